@@ -1,0 +1,269 @@
+"""Every setting, with its one default and its source.
+
+Knows: names, defaults, legal values, TOML files and `key=value` overrides.
+Does not know: what any setting does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from envsched_gnn.errors import ConfigError
+
+Preset = Literal["default", "paper"]
+
+
+def _require(condition: bool, key: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"{key} = {value!r}: expected {expected}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolWorldConfig:
+    """The bundled pool generator (ours)."""
+
+    environments: int = 48
+    tasks: int = 50
+    """Tasks an environment."""
+    seed: int = 0
+    impossible: float = 0.2
+    """Share of tasks that no trajectory solves."""
+    trivial: float = 0.1
+    """Share of tasks that one obvious call solves."""
+    cluster_environment: float = 0.5
+    """0: impossible and trivial tasks are spread evenly over environments; 1: packed into whole environments."""
+    cluster_pattern: float = 0.5
+    """The same, over abstract patterns."""
+    reward: Literal["fractional", "binary"] = "fractional"
+    min_operations: int = 1
+    max_operations: int = 8
+    depth: Literal["uniform", "shallow", "deep"] = "uniform"
+    """Which numbers of operations are common."""
+    held_out_tasks: float = 0.0
+    """Share of each training environment's tasks that is held out."""
+    held_out_environments: float = 0.0
+    """Share of environments that is held out whole."""
+
+    def __post_init__(self) -> None:
+        _require(self.environments >= 1, "pool.toolworld.environments", self.environments, "at least 1")
+        _require(self.tasks >= 1, "pool.toolworld.tasks", self.tasks, "at least 1")
+        for name in ("impossible", "trivial", "cluster_environment", "cluster_pattern", "held_out_tasks"):
+            _require(0 <= getattr(self, name) <= 1, f"pool.toolworld.{name}", getattr(self, name), "a share from 0 to 1")
+        _require(0 <= self.held_out_environments < 1, "pool.toolworld.held_out_environments", self.held_out_environments, "0 to below 1")
+        _require(self.impossible + self.trivial <= 1, "pool.toolworld.impossible + trivial", self.impossible + self.trivial, "at most 1")
+        _require(
+            1 <= self.min_operations <= self.max_operations <= 8,
+            "pool.toolworld.min_operations .. max_operations",
+            (self.min_operations, self.max_operations),
+            "1 <= min <= max <= 8",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolConfig:
+    """Which pool."""
+
+    path: str = "toolworld"
+    """`toolworld`, `bfcl`, or a directory."""
+    toolworld: ToolWorldConfig = field(default_factory=ToolWorldConfig)
+    bfcl_graded: bool = False
+    """BFCL: reward = share of turns right, instead of all or nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig:
+    """The dual-relation graph."""
+
+    within_neighbors: int = 6
+    """k_within (paper)."""
+    cross_neighbors: int = 12
+    """k_cross (paper)."""
+
+    def __post_init__(self) -> None:
+        _require(self.within_neighbors >= 1, "graph.within_neighbors", self.within_neighbors, "at least 1")
+        _require(self.cross_neighbors >= 1, "graph.cross_neighbors", self.cross_neighbors, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """History and prediction."""
+
+    preset: Preset = "default"
+    half_life_long: float = 8.0
+    """Steps (paper)."""
+    half_life_short: float = 2.0
+    """Steps (paper)."""
+    v_floor: float = 1e-6
+    """A group counts as informative if its variance exceeds this (ours)."""
+
+    def __post_init__(self) -> None:
+        _require(self.preset in ("default", "paper"), "predict.preset", self.preset, "'default' or 'paper'")
+        for name in ("half_life_long", "half_life_short"):
+            value = getattr(self, name)
+            _require(0 < value < math.inf, f"predict.{name}", value, "a positive number of steps")
+        _require(0 <= self.v_floor < 0.25, "predict.v_floor", self.v_floor, "a variance from 0 to below 0.25")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectConfig:
+    """Batch construction."""
+
+    batch_size: int = 64
+    """B, tasks a round (paper)."""
+    coverage_share: float = 0.5
+    """rho (paper)."""
+    penalty: float = 0.5
+    """Weight of the redundancy penalty (ours)."""
+    penalty_threshold: float = 0.5
+    """Similarity below which there is no penalty (ours)."""
+    per_round: int | None = None
+    """Tasks an environment a round; None: max(1, ceil(4 (B/64)(51/M))), 4 in the paper's setting."""
+    rolling: int | None = None
+    """Tasks an environment over 3 rounds, this one included; None: floor(2.75 per_round), 11 in the paper's setting."""
+    consecutive: int = 2
+    """Rounds in a row that may hold the same task (paper)."""
+    quarantine_after: int = 3
+    """Failed groups in a row after which a task is quarantined (ours)."""
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 1, "select.batch_size", self.batch_size, "at least 1")
+        _require(0 <= self.coverage_share <= 1, "select.coverage_share", self.coverage_share, "a share from 0 to 1")
+        _require(self.penalty >= 0, "select.penalty", self.penalty, "0 or more")
+        for name in ("per_round", "rolling"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"select.{name}", value, "at least 1, or nothing for the rule")
+        _require(self.consecutive >= 1, "select.consecutive", self.consecutive, "at least 1")
+        _require(self.quarantine_after >= 1, "select.quarantine_after", self.quarantine_after, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Execution of environments and the scripted policy."""
+
+    num_rollouts: int = 8
+    """K, rollouts a task (paper)."""
+    workers: int = 2
+    """Worker processes."""
+    memory_mb: int = 2048
+    """Address-space limit of a worker."""
+    seed: int = 0
+    skill_start: float = 0.35
+    """Chance that the scripted policy makes a call right before any practice (ours)."""
+    skill_gain: float = 0.02
+    """How fast practice raises the skill (ours)."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_rollouts >= 2, "rollout.num_rollouts", self.num_rollouts, "at least 2: one rollout has no variance")
+        _require(self.workers >= 1, "rollout.workers", self.workers, "at least 1")
+        _require(self.memory_mb >= 256, "rollout.memory_mb", self.memory_mb, "at least 256")
+        _require(0 <= self.skill_start <= 1, "rollout.skill_start", self.skill_start, "a probability")
+        _require(self.skill_gain >= 0, "rollout.skill_gain", self.skill_gain, "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run of `envsched run`."""
+
+    name: str = "run"
+    folder: str = "runs"
+    """Run folders are `folder/name`."""
+    policy: Literal["envsched", "paper", "uniform"] = "envsched"
+    """Which scheduler: `envsched` is preset default, `paper` the paper's preset."""
+    steps: int = 40
+    seed: int = 0
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 1, "run.steps", self.steps, "at least 1")
+        _require(self.policy in ("envsched", "paper", "uniform"), "run.policy", self.policy, "'envsched', 'paper' or 'uniform'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run."""
+
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    predict: PredictConfig = field(default_factory=PredictConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
+    """Read a TOML file, then apply overrides of the form `select.batch_size=32`.
+
+    Raises:
+        ConfigError: the file is missing or no TOML; a key is unknown (the nearest one is named); a value has the wrong type or range.
+    """
+    table = _read_toml(Path(path)) if path is not None else {}
+    for override in overrides:
+        _apply_override(table, override)
+    return build(Config, table, prefix="")
+
+
+def to_table(config: Any) -> dict[str, Any]:
+    """The nested plain table of a config, without None values: what TOML can hold."""
+    return {key: value for key, value in _plain(dataclasses.asdict(config)).items()}
+
+
+def _plain(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _plain(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file. Give the path of a TOML file, for example configs/toolworld.toml.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file ({error}).") from None
+
+
+def _apply_override(table: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"-s {override!r}: expected key=value, for example -s select.batch_size=32.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, name = key.strip().split(".")
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"-s {override!r}: {part} is a value, not a table.")
+    table[name] = value
+
+
+def build(cls: Any, table: dict[str, Any], prefix: str = "") -> Any:
+    """A config dataclass from a plain table; `prefix` names the table in errors."""
+    hints = typing.get_type_hints(cls)
+    unknown = [key for key in table if key not in hints]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], hints, n=1)
+        cure = f"Did you mean {prefix}{near[0]}?" if near else f"Known keys: {', '.join(hints)}."
+        raise ConfigError(f"unknown key {prefix}{unknown[0]}. {cure}")
+    return cls(**{key: _convert(hints[key], value, f"{prefix}{key}") for key, value in table.items()})
+
+
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        _require(isinstance(value, dict), key, value, "a table")
+        return build(hint, value, f"{key}.")
+    allowed = typing.get_args(hint) or (hint,)
+    if typing.get_origin(hint) is Literal:
+        _require(value in allowed, key, value, "one of " + ", ".join(map(repr, allowed)))
+        return value
+    if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    _require(type(value) in allowed, key, value, " or ".join(kind.__name__ for kind in allowed if kind is not type(None)))
+    return value
