@@ -212,7 +212,7 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
 
 def to_table(config: Any) -> dict[str, Any]:
     """The nested plain table of a config, without None values: what TOML can hold."""
-    return {key: value for key, value in _plain(dataclasses.asdict(config)).items()}
+    return _plain(dataclasses.asdict(config))
 
 
 def _plain(table: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class CheckpointError(EnvSchedError):
     """A checkpoint or scheduler state cannot be restored."""
 
 
-class EnvironmentFailure(EnvSchedError):
+class EnvironmentFailureError(EnvSchedError):
     """An environment could not be set up, called or scored; ends one rollout with a status, never the run."""
 
 

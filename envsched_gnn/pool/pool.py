@@ -85,7 +85,8 @@ class Pool:
     def content_hash(self) -> str:
         """sha256 of everything in the pool, hexadecimal; independent of `source`."""
         digest = hashlib.sha256()
-        for record in (*self.environments, *self.tasks):
+        records: tuple[Environment | Task, ...] = (*self.environments, *self.tasks)
+        for record in records:
             digest.update(json.dumps(dataclasses.asdict(record), sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
