@@ -1,0 +1,37 @@
+# Everything a newcomer needs: `make demo`, `make test`. All of it lives in $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+# A plain `torch` may bring gigabytes of CUDA; name another build here if you want one.
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: setup demo test lint speed clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) $(TORCH)
+	$(PIP) -e '.[bfcl,dev]'
+	$(PIP) --no-deps bfcl-eval==2026.3.23
+	touch $@
+
+demo: setup
+	$(BIN)/envsched run -c configs/toolworld.toml
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+speed: setup
+	$(BIN)/python -m envsched_gnn.eval.speed
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
