@@ -1,0 +1,157 @@
+"""The dual-relation graph as `torch_geometric.data.HeteroData`.
+
+Knows: the stores of a graph, how to fill them from tensors and from a pool.
+Does not know: how a vector is derived from a task (features), who is a neighbour (neighbors), files (io).
+
+`graph["task"]`: `env_index`, `record_index`, `position`, `members`, `identity` [tasks] int64; `held_out` [tasks] bool;
+`reward_low`, `reward_high` [tasks] float64; `member_offset`, `within_offset` [environments + 1] int64; `within_similarity` flat float32;
+`cross_vectors` [records, d] float64.
+`graph`: `task_ids`, `env_ids`, `pool_hash`, `feature_config`, `within_k`, `cross_k`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from envsched_gnn.errors import GraphError
+from envsched_gnn.graph.similarity import quantise
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+MAX_ENVIRONMENT_TASKS = 20_000
+"""Tasks an environment may hold: its block is dense, 1.6 GB at this size (ours)."""
+
+
+def assemble_graph(
+    *,
+    env_ids: Sequence[str],
+    env_index: Int[Tensor, " tasks"],
+    task_ids: Sequence[str],
+    within_vectors: Float[Tensor, "tasks w"] | None = None,
+    within_blocks: Sequence[Float[Tensor, "n n"]] | None = None,
+    cross_vectors: Float[Tensor, "records d"],
+    record_index: Int[Tensor, " tasks"],
+    held_out: Bool[Tensor, " tasks"] | None = None,
+    reward_low: Float[Tensor, " tasks"] | None = None,
+    reward_high: Float[Tensor, " tasks"] | None = None,
+    pool_hash: str = "",
+    feature_config: Mapping[str, Any] | None = None,
+    within_k: int = 6,
+    cross_k: int = 12,
+) -> HeteroData:
+    """A graph from tensors alone: what `build_graph` ends with, and what tests and benchmarks use without a pool.
+
+    Give either `within_vectors` (non-negative unit vectors a task) or `within_blocks` (one [n, n] matrix an environment, its tasks in pool
+    order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to none.
+
+    Raises:
+        GraphError: sizes disagree, or an environment has more than MAX_ENVIRONMENT_TASKS tasks.
+    """
+    tasks, environments = env_index.numel(), len(env_ids)
+    _check_sizes(tasks, environments, env_index, task_ids, cross_vectors, record_index)
+    members = torch.argsort(env_index, stable=True)
+    member_offset = _offsets(torch.bincount(env_index, minlength=environments))
+    _check_environment_sizes(env_ids, member_offset)
+    if within_blocks is None:
+        if within_vectors is None:
+            raise GraphError("assemble_graph: neither within_vectors nor within_blocks. Give one of them.")
+        vectors = within_vectors.to(torch.float64)
+        flat, within_offset = within_blocks_of(members, member_offset, lambda rows: vectors[rows] @ vectors[rows].T)
+    else:
+        flat, within_offset = within_blocks_of(members, member_offset, _given_blocks(within_blocks, member_offset))
+
+    graph = HeteroData()
+    store = graph["task"]
+    store.num_nodes = tasks
+    store.env_index = env_index.to(torch.int64)
+    store.record_index = record_index.to(torch.int64)
+    store.cross_vectors = cross_vectors.to(torch.float64).contiguous()
+    store.within_similarity, store.within_offset = flat, within_offset
+    store.members, store.member_offset = members, member_offset
+    store.position = torch.empty_like(members).scatter_(0, members, torch.arange(tasks) - member_offset[store.env_index[members]])
+    store.held_out = torch.zeros(tasks, dtype=torch.bool) if held_out is None else held_out.to(torch.bool)
+    store.reward_low = torch.zeros(tasks, dtype=torch.float64) if reward_low is None else reward_low.to(torch.float64)
+    store.reward_high = torch.ones(tasks, dtype=torch.float64) if reward_high is None else reward_high.to(torch.float64)
+    store.identity = identities([f"{env_ids[e]}/{task}" for e, task in zip(env_index.tolist(), task_ids, strict=True)])
+    clear_edges(graph)
+    graph.task_ids, graph.env_ids = list(task_ids), list(env_ids)
+    graph.pool_hash, graph.feature_config = pool_hash, dict(feature_config or {})
+    graph.within_k, graph.cross_k = int(within_k), int(cross_k)
+    return graph
+
+
+def clear_edges(graph: HeteroData) -> None:
+    """Both relations without edges: neighbours depend on what was observed, so a saved graph has none."""
+    for relation in ("within", "cross"):
+        edges = graph["task", relation, "task"]
+        edges.edge_index = torch.empty(2, 0, dtype=torch.int64)
+        edges.edge_weight = torch.empty(0, dtype=torch.float32)
+
+
+def identities(keys: Sequence[str]) -> Int[Tensor, " tasks"]:
+    """First 8 bytes of sha256 of each key `env_id/task_id`, as a signed int64: the same in every process and for every order."""
+    digests = (hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:8] for key in keys)
+    return torch.tensor([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=torch.int64)
+
+
+def within_blocks_of(
+    members: Int[Tensor, " tasks"], member_offset: Int[Tensor, " offsets"], gram: Callable[[Tensor], Tensor]
+) -> tuple[Float[Tensor, " flat"], Int[Tensor, " offsets"]]:
+    """Dense s_within of every environment, flat in environment order, 0 on the diagonal; and where each block starts.
+
+    `gram(rows)` gives the [n, n] float64 inner products of an environment's rows. float32 on the grid.
+    """
+    sizes = member_offset.diff()
+    offset = _offsets(sizes * sizes)
+    flat = torch.zeros(int(offset[-1]), dtype=torch.float32)
+    for env in torch.nonzero(sizes > 1).flatten().tolist():
+        rows = members[member_offset[env] : member_offset[env + 1]]
+        flat[offset[env] : offset[env + 1]] = quantise(gram(rows)).fill_diagonal_(0.0).flatten()
+    return flat, offset
+
+
+def _offsets(sizes: Int[Tensor, " n"]) -> Int[Tensor, " n+1"]:
+    return torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+
+
+def _given_blocks(blocks: Sequence[Tensor], member_offset: Tensor) -> Callable[[Tensor], Tensor]:
+    sizes = member_offset.diff().tolist()
+    if [tuple(block.shape) for block in blocks] != [(n, n) for n in sizes]:
+        raise GraphError(f"within_blocks: shapes {[tuple(b.shape) for b in blocks][:5]}; expected squares of sizes {sizes[:5]}.")
+    pending = iter([block for block, n in zip(blocks, sizes, strict=True) if n > 1])
+    return lambda rows: next(pending).to(torch.float64)
+
+
+def _check_sizes(
+    tasks: int, environments: int, env_index: Tensor, task_ids: Sequence[str], cross_vectors: Tensor, record_index: Tensor
+) -> None:
+    if tasks == 0:
+        raise GraphError("a graph needs at least one task; the pool has none.")
+    if len(task_ids) != tasks or record_index.numel() != tasks:
+        raise GraphError(
+            f"{tasks} environment rows, {len(task_ids)} task ids and {record_index.numel()} record rows; expected equal numbers."
+        )
+    if not 0 <= int(env_index.min()) <= int(env_index.max()) < environments:
+        raise GraphError(
+            f"env_index runs from {int(env_index.min())} to {int(env_index.max())}; expected rows of {environments} environments."
+        )
+    if not 0 <= int(record_index.min()) <= int(record_index.max()) < len(cross_vectors):
+        raise GraphError(f"record_index runs up to {int(record_index.max())}; expected rows of {len(cross_vectors)} cross vectors.")
+
+
+def _check_environment_sizes(env_ids: Sequence[str], member_offset: Tensor) -> None:
+    sizes = member_offset.diff()
+    largest = int(sizes.argmax())
+    if int(sizes[largest]) > MAX_ENVIRONMENT_TASKS:
+        raise GraphError(
+            f"environment {env_ids[largest]!r} has {int(sizes[largest])} tasks; "
+            f"at most {MAX_ENVIRONMENT_TASKS} fit its dense similarity block. "
+            "Split the environment into several (for example by task source) or drop tasks."
+        )
