@@ -1,0 +1,128 @@
+"""The ledger keeps what it was told, once, and refuses what is not a ledger."""
+
+import math
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envsched_gnn.errors import HistoryError
+from envsched_gnn.ledger import Ledger
+from envsched_gnn.records import Pick, Relaxation, Rollout, RolloutGroup, Selection
+
+
+def pick(rank: int, task: str, step: int = 0) -> Pick:
+    return Pick(
+        rank=rank, env_id="e", task_id=task, task_index=rank, group_id=f"{step}:e/{task}", phase="coverage",
+        score=0.1 * rank, predicted_variance=0.05, p_informative=math.nan,
+    )  # fmt: skip
+
+
+def selection(step: int = 0, tasks: str = "ab") -> Selection:
+    relaxed = (Relaxation(quota="rolling", env_id="e", task_id="a"), Relaxation(quota="per_round", env_id="e", task_id="a"))
+    return Selection(step=step, picks=tuple(pick(n + 1, task, step) for n, task in enumerate(tasks)), relaxations=relaxed)
+
+
+def group(task: str, *rewards: float | None, step: int = 0) -> RolloutGroup:
+    rollouts = tuple(
+        Rollout(
+            reward=r, status="ok" if r is not None else "crashed", detail="" if r is not None else "bad \ud800 text", seconds=0.5, tokens=7
+        )
+        for r in rewards
+    )
+    return RolloutGroup(group_id=f"{step}:e/{task}", env_id="e", task_id=task, step=step, rollouts=rollouts)
+
+
+def test_groups_come_back_in_selection_order(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite", "r") as ledger:
+        ledger.write_selection(selection())
+        ledger.write_group(group("b", 0.25, None))
+        ledger.write_group(group("a", 1.0, 0.1 + 0.2))
+    with Ledger(tmp_path / "l.sqlite", "r", read_only=True) as ledger:
+        groups = ledger.groups(0)
+        assert [g.task_id for g in groups] == ["a", "b"]
+        assert groups[0] == group("a", 1.0, 0.1 + 0.2)
+        assert groups[1].rewards == (0.25, None)
+        assert groups[1].rollouts[1].detail == "bad ? text"
+        assert [(row.rank, row.group_id, row.score) for row in ledger.selections()] == [(1, "0:e/a", 0.1), (2, "0:e/b", 0.2)]
+        assert math.isnan(ledger.selections()[0].p_informative)
+        assert [(step, r.quota) for step, r in ledger.relaxations()] == [(0, "rolling"), (0, "per_round")]
+
+
+def test_writing_twice_changes_nothing(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        for _ in range(2):
+            ledger.write_selection(selection())
+            ledger.write_group(group("a", 1.0, 0.0))
+        ledger.write_group(group("a", 0.5, 0.5, 0.5))
+        assert ledger.groups() == [group("a", 1.0, 0.0)]
+        assert len(ledger.relaxations()) == 2
+
+
+def test_masked_and_empty_groups(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.write_selection(selection())
+        ledger.write_group(group("a"))
+        ledger.write_group(group("b", math.nan, None))
+        assert [g.rewards for g in ledger.groups()] == [(), (None, None)]
+        assert ledger.groups(1) == []
+
+
+def test_other_picks_at_the_same_step_are_refused(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.write_selection(selection())
+        with pytest.raises(HistoryError, match="step 0 holds other picks"):
+            ledger.write_selection(selection(tasks="ba"))
+        with pytest.raises(HistoryError, match="ledger cannot be used"):
+            ledger.write_selection(Selection(step=1, picks=(pick(1, "a", 1), pick(1, "b", 1))))
+        assert [row.step for row in ledger.selections()] == [0, 0], "a refused selection leaves nothing behind"
+
+
+def test_the_documented_columns(tmp_path: Path) -> None:
+    Ledger(tmp_path / "l.sqlite").close()
+    with sqlite3.connect(tmp_path / "l.sqlite") as db:
+        columns = {table: [row[1] for row in db.execute(f"PRAGMA table_info({table})")] for table in ("selections", "rollouts")}
+    db.close()
+    assert " ".join(columns["selections"]) == "run step rank group_id env_id task_id phase score predicted_variance p_informative"
+    assert " ".join(columns["rollouts"]) == "group_id k reward status seconds tokens policy_version"
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look at" * 20, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_file_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "l.sqlite").write_bytes(content)
+    for read_only in (False, True):
+        with pytest.raises(HistoryError, match=r"l\.sqlite"):
+            Ledger(tmp_path / "l.sqlite", read_only=read_only)
+    assert (tmp_path / "l.sqlite").read_bytes() == content
+
+
+def test_a_foreign_database_is_an_error(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "l.sqlite")
+    db.execute("CREATE TABLE selections(x)")
+    db.commit()
+    db.close()
+    with pytest.raises(HistoryError, match="another program"):
+        Ledger(tmp_path / "l.sqlite")
+
+
+def test_a_missing_ledger_is_an_error_for_a_reader(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="no such ledger"):
+        Ledger(tmp_path / "l.sqlite", read_only=True)
+    (tmp_path / "l.sqlite").touch()
+    with pytest.raises(HistoryError, match="not started"):
+        Ledger(tmp_path / "l.sqlite", read_only=True)
+
+
+def test_survives_a_kill_between_transactions(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom tests.test_ledger import *\n"
+        "ledger = Ledger(sys.argv[1])\nledger.write_selection(selection())\nledger.write_group(group('a', 1.0))\n"
+        "ledger._db.execute('BEGIN IMMEDIATE')\nledger._db.execute(\"INSERT INTO groups VALUES('0:e/b', 1)\")\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "l.sqlite")], cwd=Path(__file__).parent.parent, check=False)
+    assert done.returncode == -9
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert ledger.groups() == [group("a", 1.0)]
