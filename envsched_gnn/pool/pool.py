@@ -10,10 +10,11 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envsched_gnn.errors import PoolError
 from envsched_gnn.records import Environment, Task
@@ -83,12 +84,32 @@ class Pool:
 
     @cached_property
     def content_hash(self) -> str:
-        """sha256 of everything in the pool, hexadecimal; independent of `source`."""
+        """sha256 of everything in the pool as canonical JSON, hexadecimal; independent of `source` and of the file format."""
         digest = hashlib.sha256()
         records: tuple[Environment | Task, ...] = (*self.environments, *self.tasks)
         for record in records:
-            digest.update(json.dumps(dataclasses.asdict(record), sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
+            bounds = record.reward_range and tuple(map(float, record.reward_range))
+            digest.update(_canonical({**vars(record), "reward_range": bounds}))
         return digest.hexdigest()
+
+
+def _canonical(table: dict[str, Any]) -> bytes:
+    """JSON with sorted keys in ASCII; nested records and mappings become objects, tuples lists."""
+    try:
+        return json.dumps(table, sort_keys=True, default=_object).encode("ascii")
+    except TypeError as error:
+        name = f"{table['env_id']}/{table['task_id']}" if "task_id" in table else table["env_id"]
+        raise PoolError(
+            f"{name}: holds what JSON cannot ({error}). Use objects with text keys, lists, text, numbers, booleans and null."
+        ) from None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(value):
+        return {name: float(field) if isinstance(field, int) else field for name, field in vars(value).items()}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} {value!r:.80}")
 
 
 def _reject_duplicates(names: object, what: str) -> None:
