@@ -1,0 +1,49 @@
+"""The two scores of a task before redundancy and quotas: coverage and exploitation.
+
+Knows: the formulas.
+Does not know: where exposure, evidence and informativeness come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+EXPOSURE_SCALE = 16.0
+"""Selections after which the exploitation score has fallen to 0.71 (paper)."""
+PATTERN_STRENGTH = 2.0
+"""Evidence at which the pattern term has fallen to one half; the strength of the paper's propagation (ours)."""
+
+
+def mean_density(n_e: Float[Tensor, " environments"], schedulable: Tensor, batch_size: int, tasks: int) -> Tensor:
+    """nbar = mean_e n_e + B / N, over the environments that have a task which is not held out (ours)."""
+    return n_e[schedulable].sum() / max(len(schedulable), 1) + batch_size / tasks
+
+
+def environment_term(n_e: Float[Tensor, " environments"], nbar: Tensor) -> Float[Tensor, " environments"]:
+    """1 / (1 + n_e / nbar) (ours)."""
+    return 1 / (1 + n_e / nbar)
+
+
+def task_term(c: Int[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
+    """1 / (1 + c_i) (ours)."""
+    return 1 / (1 + c.double())
+
+
+def pattern_term(evidence: Float[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
+    """2 / (2 + sum_j a_ij), over the cross neighbours, half-life 8 (ours)."""
+    return PATTERN_STRENGTH / (PATTERN_STRENGTH + evidence)
+
+
+def coverage_score(env_term: Float[Tensor, " tasks"], task_term: Float[Tensor, " tasks"], pattern_term: Float[Tensor, " tasks"]) -> Tensor:
+    """(env_term + task_term + pattern_term) / 3; the greedy pass divides it by 1 + picks of the environment in this round (ours)."""
+    return (env_term + task_term + pattern_term) / 3
+
+
+def exploitation_score(q: Float[Tensor, " tasks"], c: Int[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
+    """q_i (1 + c_i / 16)^(-1/2) (paper)."""
+    return q * (1 + c.double() / EXPOSURE_SCALE).rsqrt()

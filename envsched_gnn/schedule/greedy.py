@@ -1,0 +1,247 @@
+"""The greedy pass: take the best task, let it lower the scores of its likes, take the next.
+
+Knows: base scores, quotas, penalties; how to find the exact greedy batch while looking at few tasks.
+Does not know: where scores come from, which tasks are eligible and why.
+
+Only a shortlist is rescored after a pick: the tasks of highest base score. Within a round scores only fall and quotas only tighten. So no task
+outside the shortlist can beat a pick that, as it stands, is still above the base of the shortlist's last. Where that fails the shortlist grows,
+up to all tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envsched_gnn.records import Phase, Quota
+from envsched_gnn.schedule.quotas import RELAXED, Quotas
+from envsched_gnn.schedule.redundancy import Redundancy
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+SCALE = 2.0**32
+"""Scores are compared as integers round(score SCALE), so that rounding noise orders nothing (ours)."""
+BLOCKED = -(2**62)
+"""Integer score of a task that may not be picked."""
+WHOLE_POOL = 4096
+"""Up to so many tasks the shortlist is the whole pool."""
+SHORTLIST = 1024
+"""Tasks a phase on the first shortlist of a larger pool, or 16 a pick if that is more."""
+GROWTH = 8
+"""Factor by which the shortlist grows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseScore:
+    """One phase of the pass: `count` picks by `base` score."""
+
+    phase: Phase
+    base: Float[Tensor, " tasks"]
+    """Score before penalty and before any pick of this round; float64."""
+    count: int
+    spread: bool = False
+    """Divide by (1 + picks of the task's environment in this round)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One pick of the pass."""
+
+    task: int
+    phase: Phase
+    score: float
+    broken: tuple[Quota, ...]
+    """Quotas that the pick breaks."""
+
+
+Triple = tuple[int, int, int]
+
+
+class GreedyPass:
+    """Fills one round: `choose()` gives the picks in order, never fewer than asked while eligible tasks are left."""
+
+    def __init__(
+        self,
+        phases: Sequence[PhaseScore],
+        *,
+        eligible: Bool[Tensor, " tasks"],
+        q: Int[Tensor, " tasks"],
+        key: Int[Tensor, " tasks"],
+        env_index: Int[Tensor, " tasks"],
+        quotas: Quotas,
+        redundancy: Redundancy | None,
+        earlier: Sequence[int] = (),
+    ) -> None:
+        """`q` and `key` break ties, higher wins; `earlier` are the tasks picked by earlier requests of this round; no `redundancy`, no penalty."""
+        self.phases = phases
+        self.eligible, self.q, self.key, self.env_index = eligible.clone(), q, key, env_index
+        self.quotas, self.redundancy = quotas, redundancy
+        self.picked = list(earlier)
+        self.relaxed = 0
+        self.size = max(SHORTLIST, 16 * sum(phase.count for phase in phases))
+        if len(eligible) <= WHOLE_POOL:
+            self.size = len(eligible)
+
+    def choose(self) -> list[Choice]:
+        """All picks of all phases."""
+        choices: list[Choice] = []
+        shortlist = self._shortlist(0)
+        for at, phase in enumerate(self.phases):
+            shortlist.enter(at)
+            for _ in range(phase.count):
+                while not shortlist.holds_best():
+                    if shortlist.is_final and self.relaxed == len(RELAXED):
+                        return choices
+                    if shortlist.is_final:
+                        self.relaxed += 1
+                    else:
+                        self.size *= GROWTH
+                    shortlist = self._shortlist(at)
+                    shortlist.enter(at)
+                choices.append(shortlist.pick())
+        return choices
+
+    def _shortlist(self, first_phase: int) -> Shortlist:
+        """The tasks of highest base score in each phase from `first_phase` on, in one copy from the device."""
+        allowed = self._allowed()
+        parts, scores, complete = [], [], True
+        for phase in self.phases[first_phase:]:
+            scores.append(torch.round(self._base(phase) * SCALE).long())
+            rows, complete = top_rows((scores[-1], self.q, self.key), allowed, self.size)
+            parts.append(rows)
+            if complete:
+                break
+        rows = torch.cat(parts)
+        bases = [phase.base.view(torch.int64) for phase in self.phases]
+        columns = [column[rows] for column in (self.q, self.key, self.env_index, *bases, *scores)]
+        host = torch.stack([rows, *columns]).cpu().numpy()
+        bounds = {} if complete else _bounds(host[:3], host[-len(scores) :], [len(part) for part in parts], first_phase)
+        return Shortlist(self, host[: 4 + len(bases)], bounds=bounds, is_final=complete)
+
+    def _allowed(self) -> Tensor:
+        """Eligible, not picked in this round, and within the quotas that still hold; [tasks] bool."""
+        device = self.env_index.device
+        allowed = self.eligible & torch.from_numpy(self.quotas.open_environments(self.relaxed)).to(device)[self.env_index]
+        closed = self.picked if self.relaxed else [*self.picked, *self.quotas.repeated.tolist()]
+        if closed:
+            allowed[torch.tensor(closed, dtype=torch.int64, device=device)] = False
+        return allowed
+
+    def _base(self, phase: PhaseScore) -> Tensor:
+        """The phase's score before penalty as the round stands now, [tasks]."""
+        if not phase.spread or not self.quotas.round_picks.any():
+            return phase.base
+        picks = torch.from_numpy(self.quotas.round_picks).to(self.env_index.device)
+        return phase.base / (1 + picks)[self.env_index]
+
+
+def _bounds(columns: np.ndarray, scores: np.ndarray, lengths: list[int], first_phase: int) -> dict[int, Triple]:
+    """Of each phase: (score, q, key) of the last on its list; every task that is not listed is below it."""
+    bounds, start = {}, 0
+    for at, (score, length) in enumerate(zip(scores, lengths, strict=True)):
+        part = slice(start, start + length)
+        _, q, key = columns[:, part]
+        last = np.lexsort((key, q, score[part]))[0]
+        bounds[first_phase + at] = (int(score[part][last]), int(q[last]), int(key[last]))
+        start += length
+    return bounds
+
+
+class Shortlist:
+    """Candidates on the host, in the order in which equal scores win, rescored after every pick."""
+
+    def __init__(self, greedy: GreedyPass, host: np.ndarray, *, bounds: dict[int, Triple], is_final: bool) -> None:
+        """`is_final`: it holds every allowed task."""
+        self.greedy, self.bounds, self.is_final = greedy, bounds, is_final
+        if not is_final:
+            host = host[:, np.unique(host[0], return_index=True)[1]]
+        host = host[:, np.lexsort((host[0], ~host[2], ~host[1]))]
+        self.task, self.q, self.key, self.env = host[:4]
+        self.bases = host[4:].view(np.float64)
+        self.open = np.ones(len(self.task), dtype=bool)
+        self.penalty = np.zeros(len(self.task))
+        if greedy.redundancy is not None:
+            self.records = greedy.redundancy.record_index[self.task]
+            self.vectors = greedy.redundancy.record_vectors(self.records)
+            for task in greedy.picked:
+                self._penalise(task, self._in_environment(greedy.redundancy.env_index[task]))
+
+    def enter(self, phase: int) -> None:
+        """Score all candidates for the phase."""
+        self.at, self.phase, self.base = phase, self.greedy.phases[phase], self.bases[phase]
+        self.score = np.empty(len(self.task), dtype=np.int64)
+        self._rescore(np.arange(len(self.task)))
+        self._find_best()
+
+    def holds_best(self) -> bool:
+        """Whether the best candidate is the best of all allowed tasks."""
+        if len(self.task) == 0 or self.score[self.best] == BLOCKED:
+            return False
+        if self.is_final:
+            return True
+        return (int(self.score[self.best]), int(self.q[self.best]), int(self.key[self.best])) >= self.bounds[self.at]
+
+    def pick(self) -> Choice:
+        """Take the best candidate and rescore what it affects."""
+        greedy, best = self.greedy, self.best
+        task, env = int(self.task[best]), int(self.env[best])
+        broken = greedy.quotas.broken_by(task, env) if greedy.relaxed else []
+        choice = Choice(task=task, phase=self.phase.phase, score=float(self._value(best)), broken=tuple(broken))
+        greedy.quotas.count(env)
+        greedy.picked.append(task)
+        self.open[best] = False
+        same = self._in_environment(env)
+        if not greedy.quotas.is_open(env, greedy.relaxed):
+            self.open[same] = False
+        hit = self._penalise(task, same) if greedy.redundancy is not None else same[:0]
+        self._rescore(np.concatenate([same, hit]))
+        self._find_best()
+        return choice
+
+    def _in_environment(self, env: int) -> np.ndarray:
+        return np.flatnonzero(self.env == env)
+
+    def _penalise(self, task: int, same: np.ndarray) -> np.ndarray:
+        """Raise the penalties of the candidates that are too similar to `task`; their positions."""
+        hit, penalty = self.greedy.redundancy.penalties(task, self.task, self.records, self.vectors, same)  # type: ignore[union-attr]
+        self.penalty[hit] = np.maximum(self.penalty[hit], penalty)
+        return hit
+
+    def _value(self, at: Int[np.ndarray, " n"] | int) -> np.ndarray:
+        """base / (1 + picks of the environment) - penalty, the division where the phase spreads."""
+        base = self.base[at]
+        if self.phase.spread:
+            base = base / (1 + self.greedy.quotas.round_picks[self.env[at]])
+        return base - self.penalty[at]
+
+    def _rescore(self, at: Int[np.ndarray, " n"]) -> None:
+        score = np.rint(self._value(at) * SCALE).astype(np.int64)
+        self.score[at] = np.where(self.open[at], score, BLOCKED)
+
+    def _find_best(self) -> None:
+        self.best = int(self.score.argmax()) if len(self.task) else 0
+
+
+def top_rows(columns: Sequence[Int[Tensor, " tasks"]], allowed: Bool[Tensor, " tasks"], size: int) -> tuple[Int[Tensor, " rows"], bool]:
+    """Rows of the `size` largest tuples (columns[0], columns[1], ...) among the allowed, in no order; and whether these are all."""
+    first = columns[0].masked_fill(~allowed, BLOCKED)
+    if size >= len(first) or (cut := int(torch.topk(first, size + 1).values[-1])) == BLOCKED:
+        return torch.nonzero(allowed).flatten(), True
+    kept = [torch.nonzero(first > cut).flatten()]
+    ties = torch.nonzero(first == cut).flatten()
+    missing = size - len(kept[0])
+    for column in columns[1:]:
+        if len(ties) <= missing:
+            break
+        value = column[ties]
+        cut = int(torch.topk(value, missing + 1).values[-1])
+        kept.append(ties[value > cut])
+        ties = ties[value == cut]
+        missing -= len(kept[-1])
+    return torch.cat([*kept, ties[:missing]]), False
