@@ -1,0 +1,344 @@
+"""The program of a worker process: runs episodes of environments that it does not trust, one request at a time.
+
+Knows: the protocol (a 4-byte length and a JSON object, both ways), its own limits, how an episode is played.
+Does not know: time limits (the parent keeps them, told by a `stage` frame before every stage), groups, rewards of other episodes.
+
+Standard input and output of the process are /dev/null: what environment code prints reaches nobody. The parent believes
+nothing that arrives here unchecked. Python itself is no sandbox: this contains accidents and crude attacks, and a worker
+that is suspect is killed with all its descendants, but code that must not read files needs a container around the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import faulthandler
+import fcntl
+import json
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+from envsched_gnn.errors import EnvironmentFailureError
+from envsched_gnn.pool.episode import Episode, ToolError, run_check
+from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
+
+MAX_TEXT = 65_536
+"""Characters of an observation or a detail; the rest is cut off (ours)."""
+MAX_FILE_BYTES = 64 * 2**20
+"""Largest file that environment code may write (ours)."""
+MAX_OPEN_FILES = 256
+"""(ours)"""
+THREAD_GRACE = 0.2
+"""Seconds that threads of an episode have to end after its score (ours)."""
+FORBIDDEN = frozenset(
+    {"os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "os.killpg", "subprocess.Popen", "pty.spawn"}
+)
+"""Audit events of starting another process, or signalling others. Denied, and the rollout is lost (ours)."""
+
+_violations: list[str] = []
+
+
+class Halt(Exception):  # noqa: N818
+    """The episode cannot go on; `clean` says whether this process may serve another one."""
+
+    def __init__(self, status: str, detail: str, clean: bool = False) -> None:
+        super().__init__(detail)
+        self.status, self.clean = status, clean
+
+
+class Channel:
+    """Framed JSON to the parent. A forked copy of this process must never answer in its name."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._pid = os.getpid()
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next request; None when the parent has hung up."""
+        header = self._exactly(4)
+        body = self._exactly(struct.unpack("!I", header)[0]) if header else None
+        return json.loads(body) if body else None
+
+    def _exactly(self, size: int) -> bytes | None:
+        chunks = bytearray()
+        while len(chunks) < size:
+            chunk = self._socket.recv(min(size - len(chunks), 2**20))
+            if not chunk:
+                return None
+            chunks += chunk
+        return bytes(chunks)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """One frame."""
+        if os.getpid() != self._pid:
+            os._exit(1)
+        body = json.dumps(message).encode()
+        self._socket.sendall(struct.pack("!I", len(body)) + body)
+
+
+class Player:
+    """The environment and task at hand, and the episode in progress."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._environment = Environment(env_id="")
+        self._task = Task(env_id="", task_id="", prompt="")
+        self._episode: Any = None
+        self._request = 0
+        self._seconds = {"setup": 0.0, "step": 0.0, "score": 0.0}
+        self._began = ("idle", 0.0)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Serve one request; every failure of the environment becomes a `failed` reply."""
+        self._request = request["id"]
+        _violations.clear()
+        try:
+            self._hold(request)
+            reply = self._serve(request)
+            if _violations:
+                raise Halt("crashed", f"environment code may not start or signal processes ({_violations[0]})")
+            return reply
+        except MemoryError:
+            halt = Halt("out_of_memory", "the memory limit was reached")
+        except Halt as error:
+            halt = error
+        except EnvironmentFailureError as error:
+            halt = Halt("crashed", str(error), clean=not _violations and not self._threads())
+        except BaseException as error:
+            halt = Halt("crashed", f"{type(error).__name__}: {_text(error)}")
+        self._episode = None
+        return {"failed": halt.status, "detail": _text(halt), "clean": halt.clean}
+
+    def _hold(self, request: dict[str, Any]) -> None:
+        if "environment" in request:
+            self._environment = environment_from(request["environment"])
+        if "task" in request:
+            self._task = task_from(request["task"])
+
+    def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["op"]:
+            case "play":
+                return self._play(request["turns"], request.get("inspect", False))
+            case "reset":
+                self._reset()
+                return {}
+            case "call":
+                text, error = self._call(request["name"], request["arguments"], want_text=True)
+                return {"text": text, "error": error}
+            case "next_turn":
+                self._stage("step")
+                return {"text": next_turn(self._episode)}
+            case "score":
+                return self._finish()
+            case other:
+                raise AssertionError(other)
+
+    def _play(self, turns: list[list[dict[str, Any]]], inspect: bool) -> dict[str, Any]:
+        """A whole episode in one message: every call of every turn, then the score."""
+        self._reset()
+        errors: list[str] = []
+        calls = 0
+        for number, turn in enumerate(turns):
+            if number:
+                next_turn(self._episode)
+            for call in turn:
+                text, failed = self._call(call["name"], call["arguments"], want_text=inspect)
+                calls += 1
+                if failed and len(errors) < 20:
+                    errors.append(text[:500])
+        checks = self._inspect() if inspect else []
+        return {**self._finish(), "calls": calls, "errors": errors, "checks": checks}
+
+    def _reset(self) -> None:
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self._stage("setup")
+        random.seed(0)
+        self._episode = None
+        self._episode = new_episode(self._environment, self._task)
+        self._stage("step")
+
+    def _call(self, name: str, arguments: Any, want_text: bool) -> tuple[str, bool]:
+        """(observation, whether it is an error)."""
+        self._stage("step")
+        try:
+            value = self._episode.call(name, arguments)
+            return (_text(value) if want_text else ""), False
+        except ToolError as error:
+            return _text(error), True
+        except MemoryError:
+            raise
+        except Exception as error:
+            return f"{type(error).__name__}: the result cannot be printed", True
+
+    def _finish(self) -> dict[str, Any]:
+        self._stage("score")
+        if self._episode is None:
+            raise Halt("crashed", "scored before it was reset")
+        reward = self._episode.score()
+        self._stage("idle")
+        self._episode = None
+        if self._threads():
+            raise Halt("crashed", "environment code left a thread running")
+        return {"reward": float(reward), "seconds": dict(self._seconds)}
+
+    def _inspect(self) -> list[dict[str, Any]]:
+        """Each check with `passed`, and `fault` where it is broken."""
+        if not isinstance(self._episode, Episode):
+            return []
+        self._stage("score")
+        state, initial = self._episode.state(), self._task.initial_state or {}
+        return [inspect_check(check, state, initial) for check in self._task.verifier.checks]
+
+    def _stage(self, stage: str) -> None:
+        """Close the books of the last stage, and tell the parent to start the clock of this one."""
+        now = time.monotonic()
+        last, began = self._began
+        if last in self._seconds:
+            self._seconds[last] += now - began
+        self._began = (stage, now)
+        if stage != "idle":
+            self._channel.send({"id": self._request, "stage": stage})
+
+    def _threads(self) -> bool:
+        """Whether threads of the environment outlive the episode, after a moment of grace."""
+        end = time.monotonic() + THREAD_GRACE
+        while len(sys._current_frames()) > 1:
+            if time.monotonic() > end:
+                return True
+            time.sleep(0.01)
+        return False
+
+
+def new_episode(environment: Environment, task: Task) -> Any:
+    """The episode of the environment's kind."""
+    match environment.env_type:
+        case "python_class":
+            return Episode(environment, task)
+        case "bfcl":
+            from envsched_gnn.pool.bfcl import BfclEpisode
+
+            return BfclEpisode(environment, task)
+        case other:
+            raise EnvironmentFailureError(f"{environment.env_id}: env_type {other!r} cannot be executed here; known: python_class, bfcl.")
+
+
+def next_turn(episode: Any) -> str | None:
+    """What the user says next, or None where the episode has one turn or no more."""
+    return episode.next_turn() if hasattr(episode, "next_turn") else None
+
+
+def inspect_check(check: Check, state: Any, initial: Any) -> dict[str, Any]:
+    """Run a check as the score does; where that fails, say why."""
+    if run_check(check.code, copy.deepcopy(state), copy.deepcopy(initial)):
+        return {"passed": True, "fault": ""}
+    scope: dict[str, Any] = {"__name__": "envsched_check", "initial_state": copy.deepcopy(initial)}
+    try:
+        code = compile(check.code, "<check>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return {"passed": False, "fault": f"does not compile: {_text(error)[:300]}"}
+    try:
+        exec(code, scope)
+        result = scope["check_func"](copy.deepcopy(state))
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        return {"passed": False, "fault": f"raises {type(error).__name__}: {_text(error)[:300]}"}
+    return {"passed": False, "fault": "" if isinstance(result, bool) else f"returns {type(result).__name__}, not bool"}
+
+
+def environment_from(table: dict[str, Any]) -> Environment:
+    """The record back from its plain table."""
+    low, high = table["reward_range"]
+    return Environment(
+        **{
+            **table,
+            "tools": tuple(table["tools"]),
+            "rules": tuple(table["rules"]),
+            "operations": tuple(table["operations"]),
+            "reward_range": (low, high),
+            "timeouts": Timeouts(**table["timeouts"]),
+        }
+    )
+
+
+def task_from(table: dict[str, Any]) -> Task:
+    """The record back from its plain table."""
+    verifier = table["verifier"]
+    checks = tuple(Check(**check) for check in verifier["checks"])
+    span = table["reward_range"]
+    return Task(
+        **{
+            **table,
+            "verifier": Verifier(kind=verifier["kind"], checks=checks),
+            "reward_range": None if span is None else (span[0], span[1]),
+        }
+    )
+
+
+def _text(value: Any) -> str:
+    """Printed form, bounded."""
+    return str(value)[:MAX_TEXT]
+
+
+def limit(memory_mb: int, processes: int) -> None:
+    """Limits that hold for this process and all it might start. RLIMIT_NPROC binds ordinary users; root is held by the audit hook."""
+    size = memory_mb * 2**20
+    for which, value in (
+        (resource.RLIMIT_AS, size),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        (resource.RLIMIT_NPROC, processes),
+    ):
+        _, hard = resource.getrlimit(which)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (bound, bound))
+
+
+def forbid_processes() -> None:
+    """Deny fork, exec, spawn and signals to others, whoever runs this, and remember the attempt."""
+    pid = os.getpid()
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in FORBIDDEN or (event == "os.kill" and arguments[0] != pid):
+            _violations.append(event)
+            raise PermissionError(f"environment code may not start or signal processes ({event})")
+
+    sys.addaudithook(hook)
+
+
+def die_with_parent(lifeline: int) -> None:
+    """SIGIO, whose default action is to end the process, arrives when the parent's end of the pipe is gone, even amid a hang."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+    try:
+        gone = os.read(lifeline, 1) == b""
+    except BlockingIOError:
+        gone = False
+    if gone:
+        os._exit(0)
+
+
+def main() -> None:
+    """Serve requests until the parent hangs up. Arguments: socket fd, lifeline fd, memory in MiB, process limit."""
+    fd, lifeline, memory_mb, processes = (int(argument) for argument in sys.argv[1:5])
+    del sys.argv[1:]
+    faulthandler.enable()
+    die_with_parent(lifeline)
+    limit(memory_mb, processes)
+    forbid_processes()
+    channel = Channel(fd)
+    player = Player(channel)
+    channel.send({"id": 0, "ready": True})
+    while (request := channel.receive()) is not None:
+        channel.send({"id": request["id"], "done": player.answer(request)})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
