@@ -12,20 +12,23 @@ from fractions import Fraction
 STATISTICS = ("v", "m", "d")
 LOW = {"v": 0.0, "m": 0.0, "d": 0.0}
 HIGH = {"v": 0.25, "m": 1.0, "d": 1.0}
+NOISE = Fraction(1, 10**9)
+"""A reward may leave its range by this share of the range; it then counts as the edge."""
 FIRST_REFERENCE = {"v": 0.05, "m": 0.5, "d": 0.25}
 FIRST_LEVEL = 0.5
 LEVEL_HALF_LIFE = 8.0
 
 
 def valid_rewards(rewards, low, high):
-    """(r - lo) / (hi - lo) of every reward that is a number inside [lo, hi]; all others are masked."""
+    """(r - lo) / (hi - lo) of every reward that is a number inside [lo, hi], up to rounding noise; all others are masked."""
     low, high = Fraction(low), Fraction(high)
     valid = []
     for r in rewards:
         if r is None or math.isnan(r) or math.isinf(r):
             continue
-        if low <= Fraction(r) <= high:
-            valid.append((Fraction(r) - low) / (high - low))
+        share = (Fraction(r) - low) / (high - low)
+        if -NOISE <= share <= 1 + NOISE:
+            valid.append(min(max(share, Fraction(0)), Fraction(1)))
     return valid
 
 

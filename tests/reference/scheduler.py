@@ -14,6 +14,7 @@ class ReferenceScheduler:
     def __init__(self, world, settings=None, preset="default", v_floor=1e-6):
         self.world, self.settings, self.preset, self.v_floor = world, settings or Settings(), preset, v_floor
         self.past = []
+        self.rounds = []
         self.log = []
         self.in_flight = set()
         self.reported = set()
@@ -46,6 +47,7 @@ class ReferenceScheduler:
         batch = select(
             self.world,
             self.past,
+            self.rounds,
             {task for task, _, _ in self.log},
             not any(step < t for _, step, _ in self.log),
             parts["W"]["long"],
@@ -55,6 +57,7 @@ class ReferenceScheduler:
             self.settings.batch_size if n is None else n,
             self.settings,
         )
+        self.rounds.append(t)
         for task, _, _ in batch.picks:
             self.past.append((t, task))
             self.in_flight.add((t, task))

@@ -3,7 +3,7 @@
 Knows: design section 2, "Selection": exposure, coverage and exploitation scores, penalty, quotas, relaxations, the cold batch, seeded keys.
 Does not know: the batched code, in-flight tasks, quarantine (the caller says which tasks are eligible).
 
-`past` is every selection ever made, a list of `(step, task)`.
+`past` is every selection ever made, a list of `(step, task)`; `rounds` the steps at which there was a selection, an empty one too.
 """
 
 import math
@@ -51,9 +51,9 @@ def key(identity, seed, step):
     return mix64((identity & MASK) ^ mix64(mix64(seed & MASK) ^ (step & MASK)))
 
 
-def exposure(past, i):
-    """c_i: number of times task i was selected."""
-    return sum(task == i for _, task in past)
+def exposure(past, i, t):
+    """c_i: number of times task i was selected, earlier requests of step t included."""
+    return sum(task == i for s, task in past if s <= t)
 
 
 def exposure_factor(c):
@@ -82,7 +82,7 @@ def coverage_terms(world, past, observed, weight_long, i, t, batch_size):
     """(env_term + task_term + pattern_term) / 3, before the division by the picks of this batch."""
     n_e = environment_exposure(world, past, world.env[i], t)
     env_term = 1 / (1 + n_e / mean_exposure(world, past, t, batch_size))
-    task_term = 1 / (1 + exposure(past, i))
+    task_term = 1 / (1 + exposure(past, i, t))
     pattern_term = 2 / (2 + math.fsum(s * weight_long[j] for j, s in neighbours(world, observed, i, "cross")))
     return (env_term + task_term + pattern_term) / 3
 
@@ -100,9 +100,9 @@ def caps(world, settings):
     return per_round, rolling
 
 
-def violations(world, past, batch, i, t, settings):
+def violations(world, past, rounds, batch, i, t, settings):
     """The quotas that picking task i now would break; `batch` = tasks already picked at step t."""
-    rounds = sorted({s for s, _ in past if s < t})
+    rounds = sorted({s for s in rounds if s < t})
     per_round, rolling = caps(world, settings)
     broken = []
     latest = rounds[-settings.consecutive :]
@@ -117,17 +117,17 @@ def violations(world, past, batch, i, t, settings):
     return broken
 
 
-def feasible(world, past, batch, left, t, settings):
+def feasible(world, past, rounds, batch, left, t, settings):
     """The tasks of `left` within all quotas; if there are none, without consecutive, then rolling, then per-round."""
     for relaxed in range(4):
         kept = QUOTAS[relaxed:]
-        found = [i for i in left if not set(violations(world, past, batch, i, t, settings)) & set(kept)]
+        found = [i for i in left if not set(violations(world, past, rounds, batch, i, t, settings)) & set(kept)]
         if found:
             return found
     return []
 
 
-def select(world, past, observed, cold, weight_long, q_score, eligible, t, n, settings):
+def select(world, past, rounds, observed, cold, weight_long, q_score, eligible, t, n, settings):
     """Pick min(n, eligible) tasks for step t. `past` holds earlier picks of t too; `q_score` [N] is what q ranks."""
     q2 = average_ranks_doubled(q_score)
     q = [(doubled - 1) / (2 * len(q2)) for doubled in q2]
@@ -135,18 +135,18 @@ def select(world, past, observed, cold, weight_long, q_score, eligible, t, n, se
     before = list(past)  # exposure and quotas of this request
     batch = [task for s, task in past if s == t]
     cover = [coverage_terms(world, before, observed, weight_long, i, t, settings.batch_size) for i in world.tasks]
-    omega = [exposure_factor(exposure(before, i)) for i in world.tasks]
+    omega = [exposure_factor(exposure(before, i, t)) for i in world.tasks]
     left = [i for i in world.tasks if eligible[i]]
     result = Batch()
     for rank in range(min(n, len(left))):
         phase = "cold" if cold else "coverage" if rank < round(settings.coverage_share * n) else "exploitation"
         scores = {}
-        for i in feasible(world, past, batch, left, t, settings):
+        for i in feasible(world, past, rounds, batch, left, t, settings):
             here = sum(world.env[j] == world.env[i] for j in batch)
             raw = {"cold": 0.0, "coverage": cover[i] / (1 + here), "exploitation": q[i] * omega[i]}[phase]
             scores[i] = raw - (0.0 if cold else penalty(world, batch, i, settings))
         best = max(scores, key=lambda i: (0 if cold else round(scores[i] * 2**32), 0 if cold else q2[i], keys[i]))
-        result.relaxations += [(quota, best) for quota in violations(world, past, batch, best, t, settings)]
+        result.relaxations += [(quota, best) for quota in violations(world, past, rounds, batch, best, t, settings)]
         result.picks.append((best, phase, scores[best]))
         batch.append(best)
         left.remove(best)

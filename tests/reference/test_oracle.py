@@ -35,10 +35,13 @@ def test_group_statistics_of_the_design():
 def test_masked_rewards():
     assert history.group_statistics([0, None, float("nan"), float("inf"), -0.1, 1.5, 1]) == {"v": 0.25, "m": 0.5, "d": 1.0}
     assert history.group_statistics([0.5, None]) is None
+    assert history.group_statistics([0.5, 1.5 + 1e-8], 0.5, 1.5) is None
     assert history.group_statistics([]) is None
 
 
 def test_reward_range_and_noise():
+    """A reward that leaves its range by rounding noise is at the edge of it."""
+    assert history.group_statistics([-1e-11, 10 + 1e-11], 0.0, 10.0) == {"v": 0.25, "m": 0.5, "d": 1.0}
     assert history.group_statistics([-2, 2, 0, 0], -2.0, 2.0) == {"v": 0.125, "m": 0.5, "d": 0.5}
     assert history.group_statistics([0.3, 0.1 + 0.2]) == {"v": 0.0, "m": pytest.approx(0.3), "d": 0.0}
     assert history.group_statistics([0.3, 0.3 + 4e-6])["v"] == pytest.approx(4e-12, rel=1e-9)
@@ -161,7 +164,7 @@ def test_caps():
 def pick_four(settings, n):
     past = [(0, 0), (0, 2)]
     q_score = [0.0611, 0.0602, 0.0569, 0.0586]
-    return select(four_tasks(), past, {0, 2}, False, [0.5, 0, 0.5, 0], q_score, [True] * 4, 8, n, settings)
+    return select(four_tasks(), past, [0], {0, 2}, False, [0.5, 0, 0.5, 0], q_score, [True] * 4, 8, n, settings)
 
 
 def test_scores_of_four_tasks():
@@ -190,8 +193,10 @@ def one_environment(n):
     return World(env=[0] * n, s_within=zero, s_cross=zero, identity=list(range(n)), reward_range=[(0.0, 1.0)] * n, held_out=[False] * n)
 
 
-def relaxed(past, n, settings, t=9, tasks=3, want=3):
-    batch = select(one_environment(tasks), past, {0}, False, [0.0] * tasks, list(range(tasks)), [True] * tasks, t, want, settings)
+def relaxed(past, n, settings, empty=(), want=3):
+    batch = select(
+        one_environment(3), past, [s for s, _ in past] + list(empty), {0}, False, [0.0] * 3, [0, 1, 2], [True] * 3, 9, want, settings
+    )
     assert len(batch.picks) == n
     return [task for task, _, _ in batch.picks], batch.relaxations
 
@@ -208,11 +213,13 @@ def test_relaxations():
     # task 1 stands in both latest rounds: chosen last, as the only consecutive violation, before any rolling violation
     assert relaxed(past, 3, Settings(**exploit, per_round=9, rolling=9)) == ([2, 0, 1], [("consecutive", 1)])
     assert relaxed([(4, 1)], 3, Settings(**exploit, per_round=9, rolling=9)) == ([2, 1, 0], [])
+    # a round in which nothing could be picked is a round
+    assert relaxed(past, 3, Settings(**exploit, per_round=9, rolling=9), empty=(8,)) == ([2, 1, 0], [])
 
 
 def test_cold_batch_follows_the_keys():
     world = one_environment(5)
-    batch = select(world, [], set(), True, [0.0] * 5, [0.0] * 5, [True, True, False, True, True], 0, 9, Settings(seed=3))
+    batch = select(world, [], [], set(), True, [0.0] * 5, [0.0] * 5, [True, True, False, True, True], 0, 9, Settings(seed=3))
     order = sorted([0, 1, 3, 4], key=lambda i: -key(i, 3, 0))
     assert batch.picks == [(i, "cold", 0.0) for i in order]
 
