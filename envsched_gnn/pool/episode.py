@@ -102,12 +102,12 @@ def tool_names(environment: Environment) -> frozenset[str]:
 def policy_view(environment: Environment, task: Task) -> dict[str, Any]:
     """All that a policy may see of a task before it acts: prompt, description, rules, tools.
 
-    Nothing of the verifier, the ground truth, the initial state, the source or `info`;
-    tools named in `info["withheld_tools"]` are left out.
+    Nothing of the verifier, the ground truth, the initial state, the source or the rest of `info`. Of a task with several user turns
+    (`info["turns"]`) the prompt is the first; tools named in `info["withheld_tools"]`, which come later, are left out.
     """
     withheld = set(task.info.get("withheld_tools", ()))
     return {
-        "prompt": task.prompt,
+        "prompt": "\n".join(task.info["turns"][0]) if "turns" in task.info else task.prompt,
         "description": environment.description,
         "rules": list(environment.rules),
         "tools": [copy.deepcopy(tool) for tool in environment.tools if tool["function"]["name"] not in withheld],
