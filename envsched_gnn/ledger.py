@@ -64,7 +64,8 @@ class Ledger:
         if read_only and not self.path.is_file():
             raise HistoryError(f"{self.path}: no such ledger. Give the folder of a run that has started.")
         try:
-            target = f"{self.path.resolve().as_uri()}?mode={'rw' if read_only else 'rwc'}"  # rw: a killed writer may have left a journal to roll back
+            # A reader opens `rw` too: a killed writer may have left a journal to roll back.
+            target = f"{self.path.resolve().as_uri()}?mode={'rw' if read_only else 'rwc'}"
             self._db = sqlite3.connect(target, uri=True, isolation_level=None)
         except sqlite3.Error as error:
             raise self._damaged(error) from None

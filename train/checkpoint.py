@@ -80,4 +80,5 @@ def load_newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{6,}\.pt", path.name))
+    found = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{6,}\.pt", path.name))
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("step-")))

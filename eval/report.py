@@ -1,0 +1,288 @@
+"""The report of a run: one self-contained HTML file.
+
+Knows: what the figures of a run say in words, and the order of the page.
+Does not know: how figures are drawn, how a run is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from envsched_gnn.eval import figures
+from envsched_gnn.eval.figures import BLUE, GREEN, GREY, MAX_ROWS, ORANGE, RED, VIOLET
+from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, read_run, spearman
+from envsched_gnn.train.checkpoint import write_atomic
+
+TEMPLATES = Path(__file__).parent / "templates"
+POLICIES = {"envsched": "EnvSched, preset default,", "paper": "EnvSched, preset paper,", "uniform": "Uniform selection"}
+MAX_TROUBLED = 50
+"""Rows of the table of dead or failing tasks."""
+DEAD_AFTER = 3
+"""Groups without any variance, and without one that had some, after which a task is listed as dead."""
+ZERO = 1e-12
+"""Variance that counts as none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A figure with its title and what one sees in it."""
+
+    title: str
+    caption: str
+    svgs: tuple[str, ...]
+    wide: bool = False
+
+
+def write_report(folder: str | Path) -> Path:
+    """Write `report.html` into a run folder, from its finished rounds, and return its path.
+
+    Raises:
+        HistoryError: no run folder, a damaged file, or no finished round.
+    """
+    run = read_run(folder)
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    steps = np.array([r["step"] for r in run.rounds])
+    html = environment.get_template("report.html").render(
+        name=run.config["run"]["name"],
+        lead=_lead(run),
+        cards=_cards(run),
+        figures=[
+            _variance(run, steps),
+            _reward(run, steps),
+            _reach(run, steps),
+            _seconds(run, steps),
+            _map(run, steps),
+            *_predictions(run),
+            *_relaxed(run, steps),
+        ],
+        troubled=_troubled(run),
+        reproduce=_reproduce(run),
+        version=run.versions["envsched_gnn"],
+    )
+    path = run.folder / "report.html"
+    write_atomic(path, html.encode("utf-8", "replace"))
+    return path
+
+
+def _lead(run: RunRecord) -> str:
+    config, pool = run.config, run.pool
+    planned = config["run"]["steps"]
+    of = "" if len(run.rounds) == planned else f" of {planned}"
+    return (
+        f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {len(run.rounds)}{of} round{'s' * (planned > 1)} "
+        f"from {pool['source']}: {pool['tasks']:,} tasks in {len(pool['environments']):,} environments, "
+        f"{config['rollout']['num_rollouts']} rollouts a task, seed {config['run']['seed']}."
+    )
+
+
+def _cards(run: RunRecord) -> list[dict[str, str]]:
+    zero, reward = (first_and_last(run.column(name)) for name in ("zero_variance_share", "reward_median"))
+    seen = {(env, task) for _, env, task in run.selected}
+    used = sum(1 for e in run.pool["environments"] if e["tasks"])
+    rho = spearman(*_judged(run))
+    span = f"first {zero[2]} rounds → last {zero[2]}" if len(run.rounds) > 1 else "only round"
+    return [
+        {"value": _change(zero, run), "label": f"share of groups without variance, {span}"},
+        {"value": _change(reward, run), "label": f"median reward, {span}"},
+        {"value": f"{len({env for env, _ in seen}):,}", "label": f"of {used:,} environments selected"},
+        {"value": f"{len(seen):,}", "label": f"of {run.pool['tasks']:,} tasks selected"},
+        {"value": f"{int(np.nansum(run.column('rollouts'))):,}", "label": "rollouts"},
+        {"value": _number(rho), "label": "rank correlation, predicted and realised variance"},
+    ]
+
+
+def _change(ends: tuple[float, float, int], run: RunRecord) -> str:
+    return f"{_number(ends[0])} → {_number(ends[1])}" if len(run.rounds) > 1 else _number(ends[1])
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _trend(values: np.ndarray, what: str, digits: int = 2) -> str:
+    """`WHAT was A over the first n rounds and B over the last n.`"""
+    first, last, n = first_and_last(values)
+    if math.isnan(first) and math.isnan(last):
+        return f"{what} was never measured: no group had two rewards."
+    if len(values) < 2:
+        return f"{what} was {_number(last, digits)} in the only round."
+    return f"{what} was {_number(first, digits)} over the first {n} and {_number(last, digits)} over the last {n} rounds."
+
+
+def _variance(run: RunRecord, steps: np.ndarray) -> Section:
+    mean, median = run.column("variance_mean"), run.column("variance_median")
+    lines = (("mean", mean, BLUE), ("median", median, ORANGE))
+    return Section(
+        title="Realised variance of a group's rewards",
+        caption=_trend(mean, "The mean variance", 3) + " Higher is more to learn from; 0.25 is the most there can be.",
+        svgs=(figures.by_step("variance", steps, lines, label="realised variance"),),
+    )
+
+
+def _reward(run: RunRecord, steps: np.ndarray) -> Section:
+    zero, reward = run.column("zero_variance_share"), run.column("reward_median")
+    lines = (("share of groups without variance", zero, RED), ("median reward", reward, GREEN))
+    caption = _trend(zero, "The share of groups that taught nothing") + " " + _trend(reward, "Median reward")
+    return Section(
+        title="Wasted groups and reward",
+        caption=caption,
+        svgs=(figures.by_step("reward", steps, lines, label="share, reward", share=True),),
+    )
+
+
+def _reach(run: RunRecord, steps: np.ndarray) -> Section:
+    environments, tools = run.column("environments"), run.column("tools")
+    used = sum(1 for e in run.pool["environments"] if e["tasks"])
+    lines = (("environments", environments, BLUE), ("tools they offer", tools, VIOLET))
+    svgs = tuple(figures.by_step(f"reach-{n}", steps, (line,), label=f"{line[0]} in the batch") for n, line in enumerate(lines))
+    held, offered = (_number(float(np.nanmean(column)), 1) for column in (environments, tools))
+    caption = f"A batch held {held} of {used:,} environments on average, offering {offered} tools."
+    return Section(title="Environments and tools in a batch", caption=caption, svgs=svgs, wide=True)
+
+
+def _seconds(run: RunRecord, steps: np.ndarray) -> Section:
+    stages = (("rollout", GREY), ("select", BLUE), ("observe", ORANGE), ("save", GREEN))
+    values = {stage: run.column(f"seconds_{stage}") for stage, _ in stages}
+    own = tuple((stage, values[stage], colour) for stage, colour in stages if stage != "rollout")
+    rollout = figures.stacked("seconds-rollout", steps, (("rollout", values["rollout"], GREY),), label="seconds")
+    total = {stage: float(np.nansum(column)) for stage, column in values.items()}
+    share = 1 - total["rollout"] / max(sum(total.values()), 1e-9)
+    caption = (
+        f"Left: running the rollouts, {total['rollout']:.1f} s in all. Right: what the scheduler adds, {100 * share:.1f} % of the time, "
+        + ", ".join(f"{stage} {1000 * total[stage] / len(steps):.0f} ms" for stage, _, _ in own)
+        + " a round."
+    )
+    return Section(
+        title="Seconds by stage", caption=caption, svgs=(rollout, figures.stacked("seconds-own", steps, own, label="seconds")), wide=True
+    )
+
+
+def _map(run: RunRecord, steps: np.ndarray) -> Section:
+    names = [e["env_id"] for e in run.pool["environments"] if e["tasks"]]
+    picks = Counter((env, step) for step, env, _ in run.selected)
+    total: Counter[str] = Counter(env for _, env, _ in run.selected)
+    shown = names
+    note = "Every environment has a row, in pool order."
+    if len(names) > MAX_ROWS:
+        shown = sorted(names, key=lambda name: -total[name])[:MAX_ROWS]
+        note = f"Only the {MAX_ROWS} most selected of {len(names):,} environments are shown, most selected first."
+    counts = np.array([[picks[name, step] for step in steps.tolist()] for name in shown])
+    never = sum(1 for name in names if not total[name])
+    top, most = max(((total[name], name) for name in names), default=(0, ""))
+    share = 100 * top / max(sum(total.values()), 1)
+    caption = f"{note} {never:,} were never selected; the most selected, {most}, got {share:.1f} % of the picks."
+    return Section(title="Where the rollouts went", caption=caption, svgs=(figures.heat_map("map", counts, shown, steps),), wide=True)
+
+
+def _judged(run: RunRecord) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted and realised variance of the groups that were predicted from evidence: all but the cold batch."""
+    warm = run.groups.phase != "cold"
+    return run.groups.predicted_variance[warm], run.groups.variance[warm]
+
+
+def _predictions(run: RunRecord) -> list[Section]:
+    predicted, realised = _judged(run)
+    both = np.isfinite(predicted) & np.isfinite(realised)
+    if not both.any():
+        return [
+            Section(
+                title="Predicted against realised variance",
+                caption="No group was predicted: uniform selection predicts nothing, and the first batch is drawn without evidence.",
+                svgs=(),
+                wide=True,
+            )
+        ]
+    rho = spearman(predicted, realised)
+    judged = f"Spearman rank correlation {_number(rho)} over {int(both.sum()):,} groups" + (
+        " (constant: none is defined)." if math.isnan(rho) else "."
+    )
+    p, informative = run.groups.p_informative[run.groups.phase != "cold"], np.where(np.isfinite(realised), realised > _floor(run), np.nan)
+    usable = np.isfinite(p) & np.isfinite(informative)
+    brier = float(np.mean((p[usable] - informative[usable]) ** 2)) if usable.any() else math.nan
+    caption = (
+        f"Left: variance. {judged} Right: the probability that a group has any variance, against how often it had; "
+        f"on the dashed line it is calibrated. Mean squared error {_number(brier, 3)}; always saying the average would give "
+        f"{_number(float(np.var(informative[usable])) if usable.any() else math.nan, 3)}. Only selected tasks are judged."
+    )
+    svgs = (
+        figures.predicted_against_realised("predicted", predicted, realised, bins(predicted, realised)),
+        figures.reliability("calibration", bins(p, informative)),
+    )
+    return [Section(title="Predicted against realised variance", caption=caption, svgs=svgs, wide=True)]
+
+
+def _floor(run: RunRecord) -> float:
+    return max(ZERO, float(run.config.get("predict", {}).get("v_floor", 0.0)))
+
+
+def _relaxed(run: RunRecord, steps: np.ndarray) -> list[Section]:
+    title = "Quota relaxations"
+    if not run.relaxed:
+        why = "uniform selection has no quotas." if run.config["run"]["policy"] == "uniform" else "every pick was within its quotas."
+        return [Section(title=title, caption=f"None: {why}", svgs=(), wide=True)]
+    counts = Counter((quota, step) for step, quota in run.relaxed)
+    colours = (("consecutive", BLUE), ("rolling", ORANGE), ("per_round", RED))
+    parts = [(quota, np.array([counts[quota, step] for step in steps.tolist()], dtype=float), colour) for quota, colour in colours]
+    caption = f"{len(run.relaxed):,} times a pick broke a quota because no eligible task was left within it: " + ", ".join(
+        f"{quota} {int(values.sum()):,}" for quota, values, _ in parts if values.any()
+    )
+    return [
+        Section(
+            title=title, caption=f"{caption}.", svgs=(figures.stacked("relaxed", steps, parts, label="relaxations", width=9.6),), wide=True
+        )
+    ]
+
+
+def _troubled(run: RunRecord) -> dict[str, Any]:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, key in enumerate(run.groups.keys):
+        groups[key].append(index)
+    rows = [row for key, at in groups.items() if (row := _trouble(run, key, np.array(at)))]
+    rows.sort(key=lambda row: (-row["failures"], -row["groups"], row["key"]))
+    caption = (
+        f"{sum(1 for row in rows if row['failures']):,} tasks had rollouts that ended without a score; "
+        f"{sum(1 for row in rows if row['dead']):,} gave the same reward every time in {DEAD_AFTER} groups or more."
+    )
+    if len(rows) > MAX_TROUBLED:
+        caption += f" The first {MAX_TROUBLED} of {len(rows):,} are listed; the ledger holds all."
+    return {"caption": caption, "rows": rows[:MAX_TROUBLED]}
+
+
+def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
+    """A row of the table for the task whose groups stand at `at`, or None if there is nothing to tell."""
+    variance, mean, failures = run.groups.variance[at], run.groups.mean[at], int(run.groups.failures[at].sum())
+    known = np.isfinite(variance)
+    dead = int(known.sum()) >= DEAD_AFTER and float(np.ptp(mean[known])) <= ZERO and bool((variance[known] <= ZERO).all())
+    if not dead and not failures:
+        return None
+    what = ["reward always " + _number(float(mean[known][0])) if dead else "", "failing" if failures else ""]
+    return {
+        "key": key,
+        "what": ", ".join(filter(None, what)),
+        "dead": dead,
+        "groups": len(at),
+        "failures": failures,
+        "detail": run.failure_details.get(key, "")[:300],
+    }
+
+
+def _reproduce(run: RunRecord) -> dict[str, str]:
+    commit = run.versions.get("commit") or ""
+    lines = [f"git checkout {commit}"] if commit else []
+    config = Path(run.folder.name) / "resolved.toml"
+    lines += [f"envsched run -c {shlex.quote(str(config))} -s run.name={shlex.quote(run.config['run']['name'] + '-again')}"]
+    return {
+        "text": "Run from the folder that holds this run's folder. The same settings, seed and versions give the same picks and rewards.",
+        "commands": "\n".join(lines),
+        "config": (run.folder / "resolved.toml").read_text(encoding="utf-8"),
+        "versions": json.dumps(run.versions, indent=2),
+    }
