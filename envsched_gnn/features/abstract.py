@@ -1,0 +1,210 @@
+"""The abstract record of a task: what must be done, with names, fields and ids removed.
+
+Knows: an environment's operations, a task's instruction, initial state and checks.
+Does not know: gold trajectories (they are never read), similarities, how the record is weighted.
+
+The rule: a task's operations are those that it needs, which are the operations whose written state keys meet the keys that its checks
+read, in order of first mention in the instruction, each preceded by the lookups that supply its id parameters. Where there are no checks
+or no source, they are the operations that the instruction mentions (word overlap with the tool's name and description).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envsched_gnn.features.checks import CHECK_KINDS, CheckFacts, read_check
+from envsched_gnn.features.gates import GATES
+from envsched_gnn.features.operations import OPS, Operation, OperationTable, mention, words
+from envsched_gnn.records import Task
+
+MENTION = 0.6
+"""Share of a tool's words from which an instruction counts as mentioning it (ours)."""
+MAX_INSTRUCTION = 100_000
+"""Characters of an instruction that are read (ours)."""
+COUNT_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+"""Numbers of checks at which a reward feature starts (ours)."""
+SHARE_BINS = (0.0, 0.25, 0.5, 0.75)
+"""Shares of a kind of check above which a reward feature starts (ours)."""
+MAX_DEPTH = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractRecord:
+    """What a task demands, in closed vocabularies. Equal records have equal cross vectors."""
+
+    ops: tuple[str, ...] = ()
+    """Operation types in order."""
+    gates: tuple[str, ...] = ()
+    """Gate types of those operations, sorted, one entry an operation."""
+    deps: tuple[tuple[str, str], ...] = ()
+    """Typed dependency edges, sorted, each once: what the first supplies, the second uses."""
+    reward: tuple[str, ...] = ()
+    """Reward features that hold, sorted: `checks>=4`, `equality>0.25`, `depth>=2`."""
+
+    def __post_init__(self) -> None:
+        unknown = [op for op in (*self.ops, *(op for edge in self.deps for op in edge)) if op not in OPS]
+        unknown += [gate for gate in self.gates if gate not in GATES]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is neither an operation type ({', '.join(OPS)}) nor a gate type ({', '.join(GATES)})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReading:
+    """A task's record, and the concrete operations it was read from."""
+
+    record: AbstractRecord
+    operations: tuple[Operation, ...]
+
+
+def read_task(task: Task, table: OperationTable, weight: Mapping[str, float]) -> TaskReading:
+    """Abstract a task; `weight` comes from `word_weights(table.operations)`."""
+    facts = [read_check(check.code) for check in task.verifier.checks]
+    positions = _first_positions(task.prompt)
+    needed = _needed(facts, table, task.initial_state) if table.analysed else set()
+    mentions = [mention(operation, positions, weight) for operation in table.operations]
+    rows = sorted(needed or _mentioned(mentions), key=lambda row: (mentions[row][1], row))
+    steps = _with_lookups(rows, table.operations, mentions)
+    edges = _dependencies(steps, table.operations)
+    operations = tuple(table.operations[row] for row in steps)
+    record = AbstractRecord(
+        ops=tuple(operation.kind for operation in operations),
+        gates=tuple(sorted(gate for operation in operations for gate in operation.gates)),
+        deps=tuple(sorted({(table.operations[a].kind, table.operations[b].kind) for a, b in edges})),
+        reward=reward_features(facts, _depth(steps, edges)),
+    )
+    return TaskReading(record=record, operations=operations)
+
+
+def word_weights(operations: Sequence[Operation]) -> dict[str, float]:
+    """Rarity of each word among an environment's tools: ln((1 + tools) / tools with the word)."""
+    counts = Counter(word for operation in operations for word in operation.name_words | operation.description_words)
+    return {word: math.log((1 + len(operations)) / count) for word, count in counts.items()}
+
+
+def reward_features(facts: Sequence[CheckFacts], depth: int) -> tuple[str, ...]:
+    """Binned reward topology: number of checks, shares of their kinds, length of the longest dependency chain.
+
+    A feature says that a value reached a bin, so close values share most of their features.
+    """
+    features = [f"checks>={start}" for start in COUNT_BINS if len(facts) >= start]
+    kinds = Counter(fact.kind for fact in facts)
+    features += [f"{kind}>{start}" for kind in CHECK_KINDS for start in SHARE_BINS if kinds[kind] > start * len(facts)]
+    features += [f"depth>={start}" for start in range(1, MAX_DEPTH + 1) if depth >= start]
+    return tuple(sorted(features))
+
+
+def _first_positions(text: str) -> dict[str, int]:
+    positions: dict[str, int] = {}
+    for place, word in enumerate(words(text[:MAX_INSTRUCTION])):
+        positions.setdefault(word, place)
+    return positions
+
+
+def _mentioned(mentions: Sequence[tuple[float, int]]) -> set[int]:
+    """Operations whose score reaches MENTION; else the best one, if any word of it occurs at all."""
+    rows = {row for row, (score, _) in enumerate(mentions) if score >= MENTION}
+    best = max(range(len(mentions)), key=lambda row: (mentions[row][0], -row), default=None)
+    if not rows and best is not None and mentions[best][0] > 0:
+        return {best}
+    return rows
+
+
+# Which operations a verifier demands
+
+
+def _needed(facts: Iterable[CheckFacts], table: OperationTable, initial_state: Any) -> set[int]:
+    rows: set[int] = set()
+    for keys in dict.fromkeys(fact.keys for fact in facts):
+        rows |= _writers(keys, table, initial_state if isinstance(initial_state, Mapping) else {})
+    return rows
+
+
+def _writers(keys: frozenset[str], table: OperationTable, initial: Mapping[Any, Any]) -> set[int]:
+    """Operations whose writes meet what one check reads: its state keys, in them its attributes, or entities that are new or gone."""
+    state_keys = keys & table.state_keys
+    attributes = keys & table.attributes
+    entities = {key: set(map(str, initial[key])) for key in state_keys if isinstance(initial.get(key), Mapping)}
+    known = set().union(*entities.values()) if entities else set()
+    names = keys - state_keys - attributes
+    rows: set[int] = set()
+    for key in sorted(state_keys):
+        is_new = key in entities and bool(names) and not names & known
+        is_old = key in entities and bool(names & entities[key])
+        writers = [row for row, operation in enumerate(table.operations) if key in operation.written_keys]
+        met = {row for row in writers if _meets(table.operations[row], key, attributes, is_new=is_new, is_old=is_old)}
+        rows |= met or set(writers)
+    return rows
+
+
+def _meets(operation: Operation, key: str, attributes: frozenset[str], *, is_new: bool, is_old: bool) -> bool:
+    if is_new:
+        return key in operation.inserts
+    written = {attribute for written_key, attribute in operation.writes if written_key == key}
+    if written & {"", "*"} or written & attributes:
+        return True
+    if is_old:
+        return key in operation.removes and not attributes
+    return key in operation.inserts or (key in operation.removes and not attributes)
+
+
+# What supplies what
+
+
+def _with_lookups(rows: Sequence[int], operations: Sequence[Operation], mentions: Sequence[tuple[float, int]]) -> list[int]:
+    """Each operation once, preceded by the lookups of its id parameters, which are preceded by theirs."""
+    steps: list[int] = []
+
+    def add(row: int, pending: frozenset[int]) -> None:
+        if row in steps or row in pending:
+            return
+        for parameter, key in operations[row].id_parameters.items():
+            supplier = _supplier(row, parameter, key, operations, mentions)
+            if supplier is not None and not any(operations[step].kind == "create" and key in operations[step].inserts for step in steps):
+                add(supplier, pending | {row})
+        steps.append(row)
+
+    for row in rows:
+        add(row, frozenset())
+    return steps
+
+
+def _supplier(row: int, parameter: str, key: str, operations: Sequence[Operation], mentions: Sequence[tuple[float, int]]) -> int | None:
+    """The lookup that finds an entity of `key` without being given it: best mentioned, then fewest id parameters, then first."""
+    if operations[row].kind == "create" and key in operations[row].inserts:
+        return None
+    candidates = [
+        other
+        for other, operation in enumerate(operations)
+        if other != row
+        and operation.read_only
+        and operation.kind in ("lookup", "search", "list")
+        and any(read_key == key for read_key, _ in operation.reads)
+        and parameter not in operation.parameters
+        and key not in operation.id_parameters.values()
+    ]
+    return min(candidates, key=lambda other: (-mentions[other][0], len(operations[other].id_parameters), other), default=None)
+
+
+def _dependencies(steps: Sequence[int], operations: Sequence[Operation]) -> list[tuple[int, int]]:
+    """Edges a -> b between steps: a finds or creates what b's id parameters name, or writes an attribute that b reads."""
+    return [(a, b) for place, b in enumerate(steps) for a in steps[:place] if _supplies(operations[a], operations[b])]
+
+
+def _supplies(first: Operation, second: Operation) -> bool:
+    named = frozenset(second.id_parameters.values())
+    if first.read_only:
+        found = {key for key, _ in first.reads} - set(first.id_parameters.values())
+        return bool(found & named) and first.kind in ("lookup", "search", "list")
+    return bool(first.inserts & named) or bool((first.writes - {(key, "*") for key in first.written_keys}) & second.reads)
+
+
+def _depth(steps: Sequence[int], edges: Sequence[tuple[int, int]]) -> int:
+    """Operations on the longest chain; 0 without operations."""
+    longest = dict.fromkeys(steps, 1)
+    for a, b in edges:
+        longest[b] = max(longest[b], longest[a] + 1)
+    return max(longest.values(), default=0)

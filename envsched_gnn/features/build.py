@@ -1,0 +1,117 @@
+"""Feature vectors of a pool: one per task within environments, one per unique abstract record across them.
+
+Knows: views, records, TF-IDF, the unit-vector rule.
+Does not know: similarities, the graph, torch, rewards. Gold trajectories are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfTransformer
+
+from envsched_gnn.features.abstract import AbstractRecord, TaskReading, read_task, word_weights
+from envsched_gnn.features.operations import OperationTable, read_operations
+from envsched_gnn.features.tfidf import count, join_blocks, ngrams, tfidf
+from envsched_gnn.features.views import VIEWS
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.records import Environment
+
+VERSION = 1
+"""Raised when a change of this folder changes similarities."""
+
+Report = Callable[[str, float], None]
+"""Called with the name of a stage and the share of it that is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What the graph is built from. All entries are non-negative; rows have length 1, or 0 where a task says nothing."""
+
+    within: sparse.csr_matrix
+    """[tasks, columns] float64: the within views joined."""
+    cross_vectors: np.ndarray
+    """[records, d] float64: one row a unique record, in order of first appearance."""
+    record_index: np.ndarray
+    """[tasks] int64: row of each task's record."""
+    records: tuple[AbstractRecord, ...]
+    config: dict[str, Any]
+    """How they were made; stored in the graph."""
+
+
+def build_features(pool: Pool, *, records: Mapping[str, AbstractRecord] | None = None, report: Report | None = None) -> Features:
+    """All vectors of a pool, deterministic, without executing anything.
+
+    `records` (task key -> record, for example from `features.llm`) replace the static ones where they stand.
+    """
+    report = report or (lambda stage, share: None)
+    readings = read_pool(pool, report)
+    chosen = [(records or {}).get(key, reading.record) for key, reading in zip(pool.keys, readings, strict=True)]
+    unique: dict[AbstractRecord, int] = {}
+    record_index = np.array([unique.setdefault(record, len(unique)) for record in chosen], dtype=np.int64)
+    cross = record_vectors(tuple(unique), record_index)
+    within = within_vectors(pool, readings, report)
+    config = {"version": VERSION, "views": [view.name for view in VIEWS], "records": "given" if records else "static"}
+    return Features(within=within, cross_vectors=cross, record_index=record_index, records=tuple(unique), config=config)
+
+
+def read_pool(pool: Pool, report: Report) -> list[TaskReading]:
+    """The abstract reading of every task, in pool order; each distinct environment's source is analysed once."""
+    tables: dict[tuple[str, str, str], tuple[OperationTable, dict[str, float]]] = {}
+    by_environment = []
+    for number, environment in enumerate(pool.environments):
+        key = _identity(environment)
+        if key not in tables:
+            table = read_operations(environment)
+            tables[key] = table, word_weights(table.operations)
+        by_environment.append(tables[key])
+        report("environments", (number + 1) / len(pool.environments))
+    readings = []
+    for number, (task, env) in enumerate(zip(pool.tasks, pool.env_index.tolist(), strict=True)):
+        readings.append(read_task(task, *by_environment[env]))
+        if number % 500 == 0:
+            report("tasks", (number + 1) / len(pool.tasks))
+    report("tasks", 1.0)
+    return readings
+
+
+def _identity(environment: Environment) -> tuple[str, str, str]:
+    return environment.source, environment.name, repr((environment.tools, environment.operations))
+
+
+def within_vectors(pool: Pool, readings: Sequence[TaskReading], report: Report) -> sparse.csr_matrix:
+    """The six views joined, [tasks, columns] float64."""
+    blocks = []
+    for number, view in enumerate(VIEWS):
+        pieces = [view.pieces(task, reading.operations) for task, reading in zip(pool.tasks, readings, strict=True)]
+        blocks.append(tfidf(pieces, view.tokens))
+        report("views", (number + 1) / len(VIEWS))
+    return join_blocks(blocks, len(pool.tasks))
+
+
+def record_vectors(records: Sequence[AbstractRecord], record_index: np.ndarray) -> np.ndarray:
+    """Four blocks a record: TF-IDF of op 1-2-grams, TF-IDF of gates, dependency edges, reward features. [records, d] float64.
+
+    IDF counts tasks, not records: a record of a hundred tasks counts a hundred times.
+    """
+    blocks = [
+        _weighted(count([[record.ops] for record in records], lambda ops: ngrams(ops, (1, 2))), record_index),
+        _weighted(count([[record.gates] for record in records], list), record_index),
+        _unit(count([[record.deps] for record in records], lambda deps: [f"{a}>{b}" for a, b in deps])),
+        _unit(count([[record.reward] for record in records], list)),
+    ]
+    return join_blocks(blocks, len(records)).toarray()
+
+
+def _weighted(counts: sparse.csr_matrix | None, record_index: np.ndarray) -> sparse.csr_matrix | None:
+    if counts is None:
+        return None
+    return TfidfTransformer(sublinear_tf=True).fit(counts[record_index]).transform(counts)
+
+
+def _unit(counts: sparse.csr_matrix | None) -> sparse.csr_matrix | None:
+    return None if counts is None else join_blocks([counts], counts.shape[0])

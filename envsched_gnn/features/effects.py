@@ -1,0 +1,422 @@
+"""Static reading of an environment class: what every method reads, writes, guards and names by id. Nothing is executed.
+
+Knows: Python syntax; state lives in attributes of `self`; aliases (`o = self.orders[id]`), helper methods, loops and comprehensions.
+Does not know: tools, verbs, tasks. It follows plain assignments, not objects that escape into other classes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from envsched_gnn.features.checks import parse
+from envsched_gnn.features.gates import guard_gates, is_failure
+
+ANY = "*"
+"""An entity id or attribute that is known only at run time."""
+
+_GROWS = frozenset({"append", "add", "insert", "extend", "setdefault", "appendleft", "update"})
+_SHRINKS = frozenset({"pop", "remove", "discard", "clear", "popitem", "popleft", "difference_update"})
+_CONTAINERS = frozenset({"list", "sorted", "reversed", "tuple", "set", "iter", "next", "min", "max", "filter"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of the state: a state key and the path below it (constants, or ANY)."""
+
+    key: str
+    path: tuple[str, ...] = ()
+
+    def below(self, part: str) -> Place:
+        """The place one step down; paths deeper than 4 are cut."""
+        return Place(self.key, (*self.path, part)[:4])
+
+    @property
+    def attribute(self) -> str:
+        """Its attribute: the first constant of the path; ANY for a whole entity, `` for the value itself."""
+        return next((part for part in self.path if part != ANY), ANY if self.path else "")
+
+
+@dataclass(kw_only=True)
+class MethodFacts:
+    """What one method does, helpers included."""
+
+    parameters: tuple[str, ...] = ()
+    docstring: str = ""
+    reads: frozenset[tuple[str, str]] = frozenset()
+    writes: frozenset[tuple[str, str]] = frozenset()
+    inserts: frozenset[str] = frozenset()
+    removes: frozenset[str] = frozenset()
+    gates: frozenset[str] = frozenset()
+    id_parameters: dict[str, str] = field(default_factory=dict)
+    returns: Place | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFacts:
+    """What an environment class does."""
+
+    methods: dict[str, MethodFacts]
+    """All methods but `__init__`, in source order."""
+    state_keys: frozenset[str]
+    """Attributes of `self` that are assigned somewhere."""
+    attributes: frozenset[str]
+    """Strings that name attributes of entities."""
+
+
+def read_class(source: str, name: str) -> ClassFacts | None:
+    """Facts of class `name` (else of the class with the most methods); None if the source does not parse or has no class."""
+    tree = parse(source)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)] if tree else []
+    if not classes:
+        return None
+    chosen = next((node for node in classes if node.name == name), None) or max(classes, key=lambda node: len(_functions(node)))
+    functions = {function.name: function for function in _functions(chosen)}
+    keys = frozenset(_assigned_attributes(chosen))
+    reader = _Reader(functions, keys)
+    methods = {method: reader.facts(method) for method in functions if method != "__init__"}
+    attributes = {attribute for facts in methods.values() for _, attribute in facts.reads | facts.writes} - {ANY, ""}
+    return ClassFacts(methods=methods, state_keys=keys, attributes=frozenset(attributes | set(_declared(tree)) - keys))
+
+
+def _functions(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [child for child in node.body if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def _assigned_attributes(node: ast.ClassDef) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and _is_self(child.value):
+            yield child.attr
+
+
+def _declared(tree: ast.Module | None) -> Iterator[str]:
+    """Field names of annotated classes and keys of dict literals."""
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Dict):
+            yield from (key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+class _Reader:
+    """Reads methods once each, helpers on demand."""
+
+    def __init__(self, functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef], keys: frozenset[str]) -> None:
+        self.functions = functions
+        self.keys = keys
+        self.done: dict[str, MethodFacts] = {}
+        self.active: set[str] = set()
+
+    def facts(self, name: str) -> MethodFacts:
+        """Facts of one method; a recursive call and a method too deep to walk contribute nothing."""
+        if name in self.done:
+            return self.done[name]
+        if name in self.active:
+            return MethodFacts()
+        self.active.add(name)
+        function = self.functions[name]
+        try:
+            self.done[name] = _Method(self, function).read()
+        except RecursionError:
+            self.done[name] = MethodFacts()
+        self.active.discard(name)
+        return self.done[name]
+
+
+class _Method:
+    """One walk over a method in execution order, with the places that its variables stand for."""
+
+    def __init__(self, reader: _Reader, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.reader = reader
+        self.function = function
+        arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        self.parameters = tuple(argument.arg for argument in arguments if argument.arg != "self")
+        self.places: dict[str, Place] = {}
+        self.copies: dict[str, Place] = {}
+        self.filtered: set[str] = set()
+        self.reads: set[tuple[str, str]] = set()
+        self.writes: set[tuple[str, str]] = set()
+        self.inserts: set[str] = set()
+        self.removes: set[str] = set()
+        self.gates: set[str] = set()
+        self.id_parameters: dict[str, str] = {}
+        self.returns: Place | None = None
+
+    def read(self) -> MethodFacts:
+        for statement in self.function.body:
+            self.visit(statement)
+        return MethodFacts(
+            parameters=self.parameters,
+            docstring=ast.get_docstring(self.function) or "",
+            reads=frozenset(self.reads),
+            writes=frozenset(self.writes),
+            inserts=frozenset(self.inserts),
+            removes=frozenset(self.removes),
+            gates=frozenset(self.gates),
+            id_parameters=self.id_parameters,
+            returns=self.returns,
+        )
+
+    # Walk
+
+    def visit(self, node: ast.AST) -> None:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                self.visit(value)
+                for target in targets:
+                    self.assign(target, value)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                self.visit(value)
+                self.assign(target, value)
+            case ast.NamedExpr(target=target, value=value):
+                self.visit(value)
+                self.assign(target, value)
+            case ast.AugAssign(target=target, value=value):
+                self.visit(value)
+                self.visit_load(target)
+                self.write(target)
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    self.shrink(self.place(target))
+            case ast.For(target=target, iter=iterable) | ast.AsyncFor(target=target, iter=iterable):
+                self.visit(iterable)
+                self.bind_element(target, iterable)
+                self.visit_all([*node.body, *node.orelse])
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                self.visit_all(node.generators)
+                self.visit_all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
+            case ast.comprehension(target=target, iter=iterable, ifs=conditions):
+                self.visit(iterable)
+                self.bind_element(target, iterable)
+                self.visit_all(conditions)
+            case ast.If(test=test, body=body):
+                self.visit(test)
+                if is_failure(body[-1]):
+                    self.gates |= guard_gates(test, body[-1], self)
+                self.visit_all([*body, *node.orelse])
+            case ast.ExceptHandler(body=body):
+                if body and is_failure(body[-1]):
+                    self.gates.add("identifier_resolution")
+                self.visit_all(body)
+            case ast.Return(value=value) if value is not None:
+                self.visit(value)
+                self.returns = self.returns or self.place(value)
+            case ast.Call():
+                self.call(node)
+            case ast.Compare():
+                self.compare(node)
+            case ast.Attribute() | ast.Subscript():
+                self.visit_load(node)
+            case _:
+                self.visit_all(ast.iter_child_nodes(node))
+
+    def visit_all(self, nodes: Iterable[ast.AST]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def visit_load(self, node: ast.AST) -> None:
+        place = self.place(node)
+        if place is not None:
+            self.reads.add((place.key, place.attribute))
+        if isinstance(node, ast.Subscript):
+            self.names_entity(self.place(node.value), node.slice)
+        self.visit_all(ast.iter_child_nodes(node))
+
+    def compare(self, node: ast.Compare) -> None:
+        """`p in self.orders` and `o["order_id"] == p` show that parameter p names an entity."""
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            if isinstance(operator, (ast.In, ast.NotIn)):
+                self.names_entity(self.place(right), left)
+            elif isinstance(operator, (ast.Eq, ast.NotEq)):
+                for one, other in ((left, right), (right, left)):
+                    place = self.place(one)
+                    if place is not None and place.path[:1] == (ANY,) and place.attribute.endswith("id") and len(place.path) == 2:
+                        self.names_entity(Place(place.key), other)
+            left = right
+        self.visit_all(ast.iter_child_nodes(node))
+
+    def call(self, node: ast.Call) -> None:
+        helper = self.helper(node)
+        if helper is not None:
+            self.include(helper, node)
+        if isinstance(node.func, ast.Attribute):
+            place = self.place(node.func.value)
+            if place is not None:
+                self.mutate(place, node.func.attr, node.args)
+                if node.func.attr in ("get", "pop") and node.args:
+                    self.names_entity(place, node.args[0])
+            read = self.place(node)
+            if read is not None:
+                self.reads.add((read.key, read.attribute))
+        self.visit(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
+        self.visit_all([*node.args, *node.keywords])
+
+    # Effects
+
+    def assign(self, target: ast.AST, value: ast.expr) -> None:
+        match target:
+            case ast.Name(id=name):
+                place, copied = self.place(value), self.place(_copied(value))
+                for table, found in ((self.places, place), (self.copies, copied)):
+                    table.pop(name, None)
+                    if found is not None:
+                        table[name] = found
+                if _filters(value):
+                    self.filtered.add(name)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                values = (
+                    value.elts if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(targets) else [value] * len(targets)
+                )
+                for part, part_value in zip(targets, values, strict=True):
+                    self.assign(part, part_value)
+            case _:
+                if isinstance(target, ast.Subscript):
+                    self.names_entity(self.place(target.value), target.slice)
+                self.write(target, value)
+
+    def write(self, target: ast.AST, value: ast.expr | None = None) -> None:
+        """A new value for a place: an attribute, a new entity, an old one put back (no write), a changed copy, what a filter left."""
+        place = None if isinstance(target, ast.Name) else self.place(target)
+        if place is None:
+            return
+        if place.attribute not in (ANY, ""):
+            self.writes.add((place.key, place.attribute))
+        elif _filters(value) or (isinstance(value, ast.Name) and value.id in self.filtered):
+            self.removes.add(place.key)
+        elif not place.path:
+            self.writes.add((place.key, ""))
+        elif not isinstance(value, ast.Name) or place.key not in self.keys_behind(value.id):
+            self.inserts.add(place.key)
+        elif value.id not in self.places:
+            self.writes.add((place.key, ANY))
+
+    def keys_behind(self, name: str) -> set[str]:
+        """State keys whose entity a variable is, or is a copy of."""
+        return {table[name].key for table in (self.places, self.copies) if name in table}
+
+    def shrink(self, place: Place | None) -> None:
+        if place is None:
+            return
+        if place.attribute in (ANY, ""):
+            self.removes.add(place.key)
+        else:
+            self.writes.add((place.key, place.attribute))
+
+    def mutate(self, place: Place, method: str, arguments: list[ast.expr]) -> None:
+        if method in _SHRINKS:
+            self.shrink(place)
+        elif method == "update" and place.path:
+            keys = arguments[0].keys if arguments and isinstance(arguments[0], ast.Dict) else [None]
+            names = [key.value if isinstance(key, ast.Constant) else ANY for key in keys]
+            self.writes |= {(place.key, str(name) if place.attribute == ANY else place.attribute) for name in names}
+        elif method in _GROWS:
+            if place.attribute in (ANY, ""):
+                self.inserts.add(place.key)
+            else:
+                self.writes.add((place.key, place.attribute))
+
+    def names_entity(self, place: Place | None, key: ast.expr) -> None:
+        if place is not None and not place.path and isinstance(key, ast.Name) and key.id in self.parameters:
+            self.id_parameters.setdefault(key.id, place.key)
+
+    # Helpers of the class
+
+    def helper(self, node: ast.expr) -> str | None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_self(node.func.value):
+            return node.func.attr if node.func.attr in self.reader.functions else None
+        return None
+
+    def include(self, name: str, node: ast.Call) -> None:
+        facts = self.reader.facts(name)
+        self.reads |= facts.reads
+        self.writes |= facts.writes
+        self.inserts |= facts.inserts
+        self.removes |= facts.removes
+        self.gates |= facts.gates
+        given = dict(zip(facts.parameters, node.args, strict=False)) | {word.arg: word.value for word in node.keywords if word.arg}
+        for parameter, key in facts.id_parameters.items():
+            if parameter in given:
+                self.names_entity(Place(key), given[parameter])
+
+    # Places
+
+    def place(self, node: ast.AST | None) -> Place | None:
+        """The part of the state that an expression stands for, if it is one."""
+        match node:
+            case ast.Name(id=name):
+                return self.places.get(name)
+            case ast.Attribute(value=value, attr=attribute):
+                if _is_self(value):
+                    return Place(attribute) if attribute in self.reader.keys else None
+                owner = self.place(value)
+                return owner.below(attribute) if owner else None
+            case ast.Subscript(value=value, slice=key):
+                owner = self.place(value)
+                return owner.below(_constant(key)) if owner else None
+            case ast.BoolOp(values=values):
+                return next((place for value in values if (place := self.place(value))), None)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.place(body) or self.place(orelse)
+            case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Starred(value=value):
+                return self.place(value)
+            case ast.ListComp(elt=element) | ast.SetComp(elt=element) | ast.GeneratorExp(elt=element):
+                inner = self.place(element)
+                return Place(inner.key, inner.path[:-1]) if inner and inner.path[-1:] == (ANY,) else None
+            case ast.Call():
+                return self.place_of_call(node)
+        return None
+
+    def place_of_call(self, node: ast.Call) -> Place | None:
+        helper = self.helper(node)
+        if helper is not None:
+            return self.reader.facts(helper).returns
+        match node.func:
+            case ast.Attribute(value=value, attr="get" | "pop" | "setdefault"):
+                owner = self.place(value)
+                return owner.below(_constant(node.args[0]) if node.args else ANY) if owner else None
+            case ast.Attribute(value=value, attr="values" | "items"):
+                return self.place(value)
+            case ast.Name(id=name) if name in _CONTAINERS and node.args:
+                inner = self.place(node.args[0])
+                return inner.below(ANY) if inner and name in ("next", "min", "max") else inner
+        return None
+
+    def bind_element(self, target: ast.AST, iterable: ast.expr) -> None:
+        """`for o in self.orders.values()`, `for id, o in self.orders.items()`, `for n, o in enumerate(...)`."""
+        pair = isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) == 2
+        if pair and isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "enumerate":
+            iterable = iterable.args[0] if iterable.args else iterable
+        element = target.elts[1] if pair and isinstance(target, (ast.Tuple, ast.List)) else target
+        place = self.place(iterable)
+        for name in (node.id for node in ast.walk(target) if isinstance(node, ast.Name)):
+            self.places.pop(name, None)
+        if place is not None and isinstance(element, ast.Name):
+            self.places[element.id] = place.below(ANY)
+
+
+def _filters(node: ast.expr | None) -> bool:
+    return isinstance(node, (ast.ListComp, ast.DictComp, ast.SetComp)) and any(part.ifs for part in node.generators)
+
+
+def _copied(node: ast.expr) -> ast.expr | None:
+    """The original of `dict(x)`, `x.copy()`, `copy.deepcopy(x)`, `{**x, ...}`."""
+    match node:
+        case ast.Call(func=ast.Name(id="dict" | "deepcopy" | "copy"), args=[value, *_]):
+            return value
+        case ast.Call(func=ast.Attribute(attr="deepcopy" | "copy"), args=[value]):
+            return value
+        case ast.Call(func=ast.Attribute(value=value, attr="copy"), args=[]):
+            return value
+        case ast.Dict(keys=[None, *_], values=[value, *_]):
+            return value
+    return None
+
+
+def _constant(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ANY
