@@ -1,0 +1,231 @@
+"""What the observed groups say: statistics of a group, and the decayed, centred evidence of every task.
+
+Knows: group statistics, half-lives, references, effective weights. Rows are task indices.
+Does not know: identities, neighbours, predictions, which groups are still in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from envsched_gnn.errors import HistoryError
+from envsched_gnn.ops import segment_sum
+from envsched_gnn.records import Evidence
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+STATS = ("variance", "mean", "dispersion")
+"""Order of the dimension `stats`."""
+ZERO_VARIANCE = 1e-12
+"""Normalised variance up to which all rewards count as equal (ours): float noise of graded rewards."""
+RANGE_TOLERANCE = 1e-9
+"""A reward may leave its range by this share of the range's width; it is clamped (ours)."""
+DISPERSION_FLOOR = 0.01
+"""Smallest m(1-m) that a variance is divided by (paper)."""
+NO_REFERENCE = (0.05, 0.5, 0.25)
+"""References (v, m, d) before any observation (ours)."""
+NO_LEVEL = 0.5
+"""Level l before any observation (ours)."""
+UPPER = (0.25, 1.0, 1.0)
+"""Largest possible v, m, d of rewards in [0, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStatistics:
+    """Statistics of a batch of groups, in the order given."""
+
+    variance: Float[Tensor, " groups"]
+    """v, population variance of the normalised valid rewards; 0 where not observed."""
+    mean: Float[Tensor, " groups"]
+    """m."""
+    dispersion: Float[Tensor, " groups"]
+    """d."""
+    observed: Bool[Tensor, " groups"]
+    """At least two valid rewards: the group is an observation."""
+    num_valid: Int[Tensor, " groups"]
+    """Valid rewards of each group."""
+    rejected: tuple[tuple[int, int, float], ...]
+    """(group, rollout, raw reward) of every reward that was infinite or out of its range; masked."""
+
+
+def group_statistics(
+    rewards: Sequence[Sequence[float | None]], low: Sequence[float] | Tensor, high: Sequence[float] | Tensor
+) -> GroupStatistics:
+    """Statistics of ragged groups of raw rewards in [low, high] (float64, CPU).
+
+        r = (reward - low) / (high - low);  m = mean(r);  v = mean((r - m)^2);  d = clip_[0,1](v / max(m(1-m), 0.01))   (paper; range ours)
+
+    None and NaN are masked rollouts. Infinite or out-of-range rewards are masked and listed in `rejected`.
+
+    Raises:
+        HistoryError: a range is empty or not finite.
+    """
+    low, high = (torch.as_tensor(bound, dtype=torch.float64).cpu()[:, None] for bound in (low, high))
+    width = high - low
+    if not bool(((width > 0) & width.isfinite()).all()):
+        at = int((~((width > 0) & width.isfinite())).nonzero()[0, 0])
+        raise HistoryError(
+            f"reward range [{float(low[at])}, {float(high[at])}] of group {at} is empty. Give lowest < highest, both finite."
+        )
+    raw = _padded(rewards)
+    r = (raw - low) / width
+    inside = (r >= -RANGE_TOLERANCE) & (r <= 1 + RANGE_TOLERANCE)
+    rejected = (~inside & ~raw.isnan()).nonzero().tolist()
+    count = inside.sum(1)
+    observed = count >= 2
+    r = torch.where(inside, r.clamp(0, 1), 0)
+    m = r.sum(1) / count.clamp(min=1)
+    v = (torch.where(inside, r - m[:, None], 0) ** 2).sum(1) / count.clamp(min=1)
+    v = torch.where(v <= ZERO_VARIANCE, 0, v)
+    d = (v / (m * (1 - m)).clamp(min=DISPERSION_FLOOR)).clamp(0, 1)
+    v, m, d = (torch.where(observed, y, 0) for y in (v, m, d))
+    faults = tuple((group, rollout, float(raw[group, rollout])) for group, rollout in rejected)
+    return GroupStatistics(variance=v, mean=m, dispersion=d, observed=observed, num_valid=count, rejected=faults)
+
+
+def _padded(rewards: Sequence[Sequence[float | None]]) -> Float[Tensor, "groups rollouts"]:
+    """Ragged rewards as one matrix; missing ones are NaN."""
+    width = max((len(group) for group in rewards), default=0)
+    nan = float("nan")
+    rows = [[nan if r is None else float(r) for r in group] + [nan] * (width - len(group)) for group in rewards]
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), width)
+
+
+class History:
+    """A flat log of observations. Evidence re-sums it: the clip depends on the current reference, so running sums would not be exact."""
+
+    def __init__(
+        self,
+        num_tasks: int,
+        *,
+        half_life_long: float = 8.0,
+        half_life_short: float = 2.0,
+        half_life_informative: float = 200.0,
+        v_floor: float = 1e-6,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Half-lives count steps; `half_life_informative` is max(200, 5 N/B) in preset `default`."""
+        self.num_tasks = num_tasks
+        self.half_lives = (half_life_long, half_life_short, half_life_informative)
+        self.v_floor = v_floor
+        self._count = 0
+        self._tasks = torch.empty(0, dtype=torch.int64, device=device)
+        self._steps = torch.empty(0, dtype=torch.int64, device=device)
+        self._values = torch.empty((3, 0), dtype=torch.float64, device=device)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def device(self) -> torch.device:
+        """Where the log lies."""
+        return self._values.device
+
+    @property
+    def tasks(self) -> Int[Tensor, " observations"]:
+        """Task row of each observation, in order of arrival."""
+        return self._tasks[: self._count]
+
+    @property
+    def steps(self) -> Int[Tensor, " observations"]:
+        """Step of the selection of each observation."""
+        return self._steps[: self._count]
+
+    @property
+    def values(self) -> Float[Tensor, "stats observations"]:
+        """(v, m, d) of each observation."""
+        return self._values[:, : self._count]
+
+    def to(self, device: torch.device | str) -> History:
+        """Move the log; returns self."""
+        self._tasks, self._steps, self._values = (x.to(device) for x in (self._tasks, self._steps, self._values))
+        return self
+
+    def add(self, tasks: Tensor, steps: Tensor, variance: Tensor, mean: Tensor, dispersion: Tensor) -> None:
+        """Append observations, all `[n]`; `steps` are those of the selections. The caller never reports a group twice."""
+        end = self._count + tasks.numel()
+        if end > self._tasks.numel():
+            self._grow(max(end, 2 * self._tasks.numel(), 1024))
+        new = slice(self._count, end)
+        self._tasks[new] = tasks.to(self.device)
+        self._steps[new] = steps.to(self.device)
+        for row, y in enumerate((variance, mean, dispersion)):
+            self._values[row, new] = y.to(self.device, torch.float64)
+        self._count = end
+
+    def _grow(self, capacity: int) -> None:
+        tasks, steps, values = self.tasks, self.steps, self.values
+        self._tasks, self._steps, self._values = tasks.new_zeros(capacity), steps.new_zeros(capacity), values.new_zeros((3, capacity))
+        self._tasks[: self._count], self._steps[: self._count], self._values[:, : self._count] = tasks, steps, values
+
+    def evidence(self, step: int) -> Evidence:
+        """What the groups selected before `step` say (paper; details ours).
+
+            w = 2^(-(t-s)/h);  mu_y(s) = mean of y over the groups of step s;  ref_y = sum_s w n_s mu_y(s) / sum_s w n_s
+            W_i = sum_s w;  own_y(i) = sum_s w clip(y_is - mu_y(s) + ref_y) / W_i
+
+        Weights are summed relative to the latest step, so that neither references nor estimates underflow.
+        """
+        tasks, steps, values = self._before(step)
+        if tasks.numel() == 0:
+            return self._nothing()
+        rounds, at = torch.unique(steps, return_inverse=True)
+        observed, row = torch.unique(tasks, return_inverse=True)
+        latest = int(rounds[-1])
+        half_lives = torch.tensor(self.half_lives, dtype=torch.float64, device=self.device)[:, None]
+        w_round = torch.exp2((rounds - latest) / half_lives)
+        z = (values[0] > self.v_floor).to(torch.float64)
+        totals = segment_sum(torch.cat([torch.ones_like(z)[None], values, z[None]]), at, rounds.numel())
+        n, mu, z_round = totals[0], totals[1:4] / totals[0], totals[4]
+        reference = ((w_round[:2] * n) @ mu.t()) / (w_round[:2] @ n)[:, None]
+        upper = torch.tensor(UPPER, dtype=torch.float64, device=self.device)[:, None]
+        centred = (values - mu[:, at] + reference[:, :, None]).clamp_(min=0).minimum(upper)
+        w = w_round[:, at]
+        terms = torch.cat([w, (w[:2, None] * centred).flatten(0, 1), (w[2] * z)[None]])
+        dense = self._dense(segment_sum(terms, row, observed.numel()), observed, torch.exp2((latest - step) / half_lives))
+        level = float((w_round[0] @ z_round) / (w_round[0] @ n))
+        return self._evidence(dense, reference, level)
+
+    def _before(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        keep = (self.steps < step).nonzero().flatten()
+        return self.tasks[keep], self.steps[keep], self.values[:, keep]
+
+    def _dense(self, sums: Tensor, observed: Tensor, decay: Tensor) -> Float[Tensor, "10 tasks"]:
+        """Sums over the observed tasks -> weights and estimates of all tasks. A task whose weight has underflowed counts as unobserved."""
+        weight, total = sums[:3], sums[3:]
+        divisor = weight[[0, 0, 0, 1, 1, 1, 2]]
+        own = torch.where(divisor > 0, total / divisor, 0)
+        dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self.device)
+        dense[:, observed] = torch.cat([weight * decay, own])
+        return dense
+
+    def _nothing(self) -> Evidence:
+        dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self.device)
+        reference = torch.tensor([NO_REFERENCE, NO_REFERENCE], dtype=torch.float64, device=self.device)
+        return self._evidence(dense, reference, NO_LEVEL)
+
+    @staticmethod
+    def _evidence(dense: Tensor, reference: Tensor, level: float) -> Evidence:
+        return Evidence(
+            weight=dense[:2],
+            estimate=dense[3:9].unflatten(0, (2, 3)),
+            reference=reference,
+            informative_weight=dense[2],
+            informative_estimate=dense[9],
+            informative_level=level,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The log by task rows; the scheduler translates rows to identities."""
+        return {"tasks": self.tasks.cpu().clone(), "steps": self.steps.cpu().clone(), "values": self.values.cpu().clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the log; the order of arrival is kept, so evidence is bit-equal."""
+        self._count = 0
+        self.add(state["tasks"], state["steps"], *state["values"])

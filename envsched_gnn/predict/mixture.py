@@ -1,0 +1,77 @@
+"""Preset `default`: twelve experts for P(v > v_floor), weighted by how well they predicted earlier rounds (ours).
+
+Knows: the experts, their log-likelihoods by round, their weights.
+Does not know: how priors are propagated, which tasks were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+PRIORS = ("level", "within", "cross", "mean")
+"""What an expert falls back on: the level l, one relation's estimate, or the mean of both."""
+STRENGTHS = (0.5, 1.0, 3.0)
+"""c, pseudo-weight of the prior."""
+GRAPH_STRENGTH = 1.0
+"""Pseudo-weight of the level in a relation estimate."""
+FORGETTING = 0.9
+"""A round's log-likelihood is multiplied by this with every later round."""
+CLIP = (0.02, 0.98)
+"""Probabilities are clipped to this before their logarithm is taken."""
+
+
+def expert_probabilities(
+    priors: Float[Tensor, "priors n"], weight: Float[Tensor, " n"], zbar: Float[Tensor, " n"]
+) -> Float[Tensor, "experts n"]:
+    """`p_e = (W zbar + c prior) / (W + c)`, experts ordered strength by strength. For the tasks of a round, not a whole pool."""
+    c = torch.tensor(STRENGTHS, dtype=priors.dtype, device=priors.device)[:, None, None]
+    return ((weight * zbar + c * priors) / (weight + c)).flatten(0, 1)
+
+
+def mixed_probability(
+    priors: Float[Tensor, "priors n"], weight: Float[Tensor, " n"], zbar: Float[Tensor, " n"], expert_weights: Float[Tensor, " experts"]
+) -> Float[Tensor, " n"]:
+    """`p = sum_e weight_e p_e`, summed over the priors first: one small matrix product, no [12, n]."""
+    shares = expert_weights.to(priors.device, priors.dtype).view(len(STRENGTHS), len(PRIORS))
+    by_strength = shares @ priors
+    p = torch.zeros_like(zbar)
+    for c, share, prior in zip(STRENGTHS, shares.sum(1), by_strength, strict=True):
+        p += (share * weight * zbar + c * prior) / (weight + c)
+    return p
+
+
+class ExpertWeights:
+    """Log-likelihoods of the twelve experts, kept by round, so that a late group counts exactly as if it had been on time."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, Tensor] = {}
+
+    def add(self, step: int, probabilities: Float[Tensor, "experts n"], z: Bool[Tensor, " n"]) -> None:
+        """Add `sum_i log P_e(z_i)` of groups of a round, with the probabilities from before the round."""
+        if z.numel() == 0:
+            return
+        p = probabilities.to("cpu", torch.float64).clamp(*CLIP)
+        loglik = torch.where(z.cpu(), p.log(), (1 - p).log()).sum(1)
+        self._rounds[step] = self._rounds[step] + loglik if step in self._rounds else loglik
+
+    def weights(self) -> Float[Tensor, " experts"]:
+        """softmax(L), `L = sum_s 0.9^(rounds newer than s) loglik_s`; uniform before any round. float64, CPU."""
+        total = torch.zeros(len(PRIORS) * len(STRENGTHS), dtype=torch.float64)
+        for step in sorted(self._rounds):
+            total = FORGETTING * total + self._rounds[step]
+        return torch.softmax(total, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Log-likelihoods by step."""
+        return {"rounds": {step: loglik.tolist() for step, loglik in self._rounds.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        self._rounds = {int(step): torch.tensor(loglik, dtype=torch.float64) for step, loglik in state["rounds"].items()}

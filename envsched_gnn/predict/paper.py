@@ -1,0 +1,44 @@
+"""Preset `paper`: from shrunk estimates to predicted variance, steps 4 to 6 of the paper.
+
+Knows: the formulas and their constants.
+Does not know: where estimates come from, what the rank is used for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from envsched_gnn.ops import percentile_rank, quantile_map, sort
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+GRAPH_STRENGTH = 2.0
+"""Pseudo-weight of the reference in a relation estimate (paper)."""
+SHRINKAGE_STRENGTH = 2.0
+"""Pseudo-weight of the prior in an estimate (paper)."""
+RANK_SHARE_VARIANCE = 0.65
+"""Share of the rank of the estimated variance (paper)."""
+RANK_SHARE_RECONSTRUCTED = 0.35
+"""Share of the rank of the reconstructed variance (paper)."""
+DECLINE = 0.5
+"""eta, how much of a recent decline is taken off (paper)."""
+
+
+def reconstructed_variance(mean: Tensor, dispersion: Tensor) -> Tensor:
+    """`f = est_d est_m (1 - est_m)` (paper)."""
+    return dispersion * mean * (1 - mean)
+
+
+def horizon_variance(estimate: Float[Tensor, "stats tasks"]) -> Float[Tensor, " tasks"]:
+    """`u_h = Q[0.65 pr(est_v) + 0.35 pr(f)]`, Q the empirical quantile function of est_v (paper)."""
+    v, m, d = estimate
+    f = reconstructed_variance(m, d)
+    return quantile_map(sort(v), RANK_SHARE_VARIANCE * percentile_rank(v) + RANK_SHARE_RECONSTRUCTED * percentile_rank(f))
+
+
+def predicted_variance(u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
+    """`u = u_long - 0.5 max(u_long - u_short, 0)` (paper)."""
+    return u_long - DECLINE * (u_long - u_short).clamp(min=0)
