@@ -220,7 +220,7 @@ def new_episode(environment: Environment, task: Task) -> Any:
         case "python_class":
             return Episode(environment, task)
         case "bfcl":
-            from envsched_gnn.pool.bfcl import BfclEpisode
+            from envsched_gnn.pool.bfcl_episode import BfclEpisode
 
             return BfclEpisode(environment, task)
         case other:

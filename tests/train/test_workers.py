@@ -95,8 +95,8 @@ CRASHES = {
         "no reply|reward 99",
     ),
     "stack": (
-        "        sys.setrecursionlimit(10**9)\n        f = lambda f: f(f)\n        d = []\n        for _ in range(10**6): d = [d]\n        repr(d)",
-        "",
+        "        sys.setrecursionlimit(10**9)\n        d = []\n        for _ in range(300_000): d = [d]\n        repr(d)",
+        "SIGSEGV",
     ),
     "thread": ("        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "left a thread"),
 }
@@ -105,7 +105,7 @@ CRASHES = {
 @pytest.mark.parametrize("name", CRASHES)
 def test_a_crash_costs_one_rollout(workers: WorkerPool, name: str) -> None:
     body, detail = CRASHES[name]
-    outcome = one_lost_in_three(workers, body)
+    outcome = one_lost_in_three(workers, body, Timeouts(step=20.0))
     assert outcome.status == "crashed"
     assert re.search(detail, outcome.detail), outcome.detail
 
