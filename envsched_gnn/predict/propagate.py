@@ -23,7 +23,7 @@ def evidence_sums(
 ) -> tuple[Float[Tensor, "groups rows"], Float[Tensor, "groups stats rows"]]:
     """Sums over a row's neighbours: `sum_j a_ij` and `sum_j a_ij own_y(j)`, with evidence `a_ij = s_ij W_j` (ours)."""
     groups, stats, slots = own.shape
-    table = torch.cat([weight, (weight[:, None] * own).reshape(-1, slots)]).T.contiguous()
+    table = torch.cat([weight, (weight[:, None] * own).reshape(groups * stats, slots)]).T.contiguous()
     sums = weighted_gather(table, lists.slot_index, lists.similarity).T.contiguous()
     return sums[:groups], sums[groups:].reshape(groups, stats, -1)
 
