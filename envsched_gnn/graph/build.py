@@ -12,15 +12,21 @@ Does not know: how a vector is derived from a task (features), who is a neighbou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from scipy import sparse
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from envsched_gnn.config import GraphConfig
 from envsched_gnn.errors import GraphError
+from envsched_gnn.features.abstract import AbstractRecord
+from envsched_gnn.features.build import Features, Report, build_features
 from envsched_gnn.graph.similarity import quantise
+from envsched_gnn.pool.pool import Pool
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -28,13 +34,80 @@ if TYPE_CHECKING:
 MAX_ENVIRONMENT_TASKS = 20_000
 """Tasks an environment may hold: its block is dense, 1.6 GB at this size (ours)."""
 
+DEFAULTS = GraphConfig()
+
+
+def build_graph(
+    pool: Pool,
+    *,
+    within_neighbors: int = DEFAULTS.within_neighbors,
+    cross_neighbors: int = DEFAULTS.cross_neighbors,
+    records: Mapping[str, AbstractRecord] | None = None,
+    progress: bool = False,
+) -> HeteroData:
+    """The graph of a pool: static, deterministic, nothing executed, no rollout needed.
+
+    `records` (task key -> record, from `features.llm`) replace the statically derived ones. `progress` draws bars on stderr.
+
+    Raises:
+        GraphError: an environment has more than MAX_ENVIRONMENT_TASKS tasks.
+    """
+    _check_environment_sizes([e.env_id for e in pool.environments], _pool_sizes(pool))
+    with _bars(progress) as report:
+        features = build_features(pool, records=records, report=report)
+        return _graph_of(pool, features, within_neighbors, cross_neighbors, report)
+
+
+def _graph_of(pool: Pool, features: Features, within_k: int, cross_k: int, report: Report) -> HeteroData:
+    ranges = torch.tensor(pool.reward_ranges, dtype=torch.float64)
+    return assemble_graph(
+        env_ids=[environment.env_id for environment in pool.environments],
+        env_index=torch.from_numpy(pool.env_index.copy()),
+        task_ids=[task.task_id for task in pool.tasks],
+        within_vectors=features.within,
+        cross_vectors=torch.from_numpy(features.cross_vectors),
+        record_index=torch.from_numpy(features.record_index),
+        held_out=torch.tensor([task.held_out for task in pool.tasks]),
+        reward_low=ranges[:, 0],
+        reward_high=ranges[:, 1],
+        pool_hash=pool.content_hash,
+        feature_config=features.config,
+        within_k=within_k,
+        cross_k=cross_k,
+        report=report,
+    )
+
+
+@contextmanager
+def _bars(progress: bool) -> Iterator[Report]:
+    """A bar a stage on stderr, or nothing."""
+    if not progress:
+        yield lambda stage, share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    stages: dict[str, TaskID] = {}
+    with Progress(console=Console(stderr=True)) as bars:
+
+        def report(stage: str, share: float) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(f"graph: {stage}", total=1.0)
+            bars.update(stages[stage], completed=share)
+
+        yield report
+
+
+def _pool_sizes(pool: Pool) -> Int[Tensor, " offsets"]:
+    return _offsets(torch.bincount(torch.from_numpy(pool.env_index.copy()), minlength=len(pool.environments)))
+
 
 def assemble_graph(
     *,
     env_ids: Sequence[str],
     env_index: Int[Tensor, " tasks"],
     task_ids: Sequence[str],
-    within_vectors: Float[Tensor, "tasks w"] | None = None,
+    within_vectors: Float[Tensor, "tasks w"] | sparse.csr_matrix | None = None,
     within_blocks: Sequence[Float[Tensor, "n n"]] | None = None,
     cross_vectors: Float[Tensor, "records d"],
     record_index: Int[Tensor, " tasks"],
@@ -45,11 +118,12 @@ def assemble_graph(
     feature_config: Mapping[str, Any] | None = None,
     within_k: int = 6,
     cross_k: int = 12,
+    report: Report = lambda stage, share: None,
 ) -> HeteroData:
     """A graph from tensors alone: what `build_graph` ends with, and what tests and benchmarks use without a pool.
 
-    Give either `within_vectors` (non-negative unit vectors a task) or `within_blocks` (one [n, n] matrix an environment, its tasks in pool
-    order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to none.
+    Give either `within_vectors` (non-negative unit vectors a task, dense or CSR) or `within_blocks` (one [n, n] matrix an environment, its
+    tasks in pool order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to none.
 
     Raises:
         GraphError: sizes disagree, or an environment has more than MAX_ENVIRONMENT_TASKS tasks.
@@ -59,13 +133,8 @@ def assemble_graph(
     members = torch.argsort(env_index, stable=True)
     member_offset = _offsets(torch.bincount(env_index, minlength=environments))
     _check_environment_sizes(env_ids, member_offset)
-    if within_blocks is None:
-        if within_vectors is None:
-            raise GraphError("assemble_graph: neither within_vectors nor within_blocks. Give one of them.")
-        vectors = within_vectors.to(torch.float64)
-        flat, within_offset = within_blocks_of(members, member_offset, lambda rows: vectors[rows] @ vectors[rows].T)
-    else:
-        flat, within_offset = within_blocks_of(members, member_offset, _given_blocks(within_blocks, member_offset))
+    gram = _given_blocks(within_blocks, member_offset) if within_blocks is not None else _products(within_vectors, tasks)
+    flat, within_offset = within_blocks_of(members, member_offset, gram, report)
 
     graph = HeteroData()
     store = graph["task"]
@@ -102,7 +171,7 @@ def identities(keys: Sequence[str]) -> Int[Tensor, " tasks"]:
 
 
 def within_blocks_of(
-    members: Int[Tensor, " tasks"], member_offset: Int[Tensor, " offsets"], gram: Callable[[Tensor], Tensor]
+    members: Int[Tensor, " tasks"], member_offset: Int[Tensor, " offsets"], gram: Callable[[Tensor], Tensor], report: Report
 ) -> tuple[Float[Tensor, " flat"], Int[Tensor, " offsets"]]:
     """Dense s_within of every environment, flat in environment order, 0 on the diagonal; and where each block starts.
 
@@ -114,11 +183,31 @@ def within_blocks_of(
     for env in torch.nonzero(sizes > 1).flatten().tolist():
         rows = members[member_offset[env] : member_offset[env + 1]]
         flat[offset[env] : offset[env + 1]] = quantise(gram(rows)).fill_diagonal_(0.0).flatten()
+        if env % 64 == 0:
+            report("similarities", (env + 1) / len(sizes))
+    report("similarities", 1.0)
     return flat, offset
 
 
 def _offsets(sizes: Int[Tensor, " n"]) -> Int[Tensor, " n+1"]:
     return torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+
+
+def _products(vectors: Tensor | sparse.csr_matrix | None, tasks: int) -> Callable[[Tensor], Tensor]:
+    """Inner products of an environment's rows, in float64."""
+    if vectors is None:
+        raise GraphError("assemble_graph: neither within_vectors nor within_blocks. Give one of them.")
+    if vectors.shape[0] != tasks:
+        raise GraphError(f"within_vectors has {vectors.shape[0]} rows for {tasks} tasks. Give one row a task.")
+    if isinstance(vectors, Tensor):
+        dense = vectors.to(torch.float64)
+        return lambda rows: dense[rows] @ dense[rows].T
+
+    def gram(rows: Tensor) -> Tensor:
+        part = vectors[rows.numpy()]
+        return torch.from_numpy((part @ part.T).toarray())
+
+    return gram
 
 
 def _given_blocks(blocks: Sequence[Tensor], member_offset: Tensor) -> Callable[[Tensor], Tensor]:
