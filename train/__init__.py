@@ -1,0 +1,1 @@
+"""Reinforcement learning: environments in worker processes, policies, rollout engines, the run."""

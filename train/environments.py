@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from envsched_gnn import records
@@ -41,8 +41,8 @@ class Environment(Protocol):
         """One tool call."""
         ...
 
-    async def next_turn(self) -> str | None:
-        """The policy has ended its turn: what the user says next, or None where the task is over."""
+    async def next_turn(self) -> dict[str, Any] | None:
+        """The policy has ended its turn: the view of the next one (prompt = what the user says, tools), or None where the task is over."""
         ...
 
     async def score(self) -> float:
@@ -83,7 +83,8 @@ class WorkerEnvironment:
         self._refused = False
         self._running = True
         await self._ask({"op": "reset"})
-        return policy_view(self._environment, task)
+        turns = task.info.get("turns")
+        return _view(self._job, "\n".join(turns[0]) if turns else task.prompt, task.info.get("withheld_tools"))
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
         """One tool call; beyond `max_turns` it is not executed."""
@@ -95,10 +96,12 @@ class WorkerEnvironment:
         self._calls += 1
         return Observation(text=str(reply.get("text", "")), error=reply.get("error") is True, done=self._calls >= limit)
 
-    async def next_turn(self) -> str | None:
-        """The user's next message of a multi-turn task; None where there is none."""
-        text = (await self._ask({"op": "next_turn"})).get("text")
-        return None if text is None else str(text)
+    async def next_turn(self) -> dict[str, Any] | None:
+        """The view of the next turn of a multi-turn task: `prompt`, and all `tools` shown by now; None where there is none."""
+        job, reply = self._current(), await self._ask({"op": "next_turn"})
+        if reply.get("text") is None:
+            return None
+        return _view(job, str(reply["text"]), reply.get("withheld"))
 
     async def score(self) -> float:
         """Reward in the task's reward range."""
@@ -113,18 +116,29 @@ class WorkerEnvironment:
         self._worker = None
         self._running = False
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send to the worker without holding up the event loop."""
+    def _current(self) -> Job:
         if self._job is None or not self._running:
             raise EnvironmentFailureError(f"{self._environment.env_id}: no episode is running. Call reset(task) first.")
+        return self._job
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send to the worker without holding up the event loop."""
+        job = self._current()
         if self._worker is None:
             self._worker = self._workers.lease()
-        outcome = await asyncio.to_thread(self._worker.ask, self._job, request)
+        outcome = await asyncio.to_thread(self._worker.ask, job, request)
         if outcome.status != "ok":
             self._running = False
             self._workers.release(self._worker)
             self._worker = None
         return outcome.unwrap()
+
+
+def _view(job: Job, prompt: str, withheld: object) -> dict[str, Any]:
+    """`policy_view` of one turn: its own prompt, and the tools that are not withheld in it."""
+    names = withheld if isinstance(withheld, list | tuple) else ()
+    shown = replace(job.task, prompt=prompt, info={**job.task.info, "withheld_tools": names})
+    return policy_view(job.environment, shown)
 
 
 def play(turns: list[list[dict[str, Any]]], max_turns: int, *, inspect: bool = False) -> tuple[dict[str, Any], Status]:

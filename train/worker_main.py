@@ -132,7 +132,7 @@ class Player:
                 return {"text": text, "error": error}
             case "next_turn":
                 self._stage("step")
-                return {"text": next_turn(self._episode)}
+                return next_turn(self._episode)
             case "score":
                 return self._finish()
             case other:
@@ -227,9 +227,12 @@ def new_episode(environment: Environment, task: Task) -> Any:
             raise EnvironmentFailureError(f"{environment.env_id}: env_type {other!r} cannot be executed here; known: python_class, bfcl.")
 
 
-def next_turn(episode: Any) -> str | None:
-    """What the user says next, or None where the episode has one turn or no more."""
-    return episode.next_turn() if hasattr(episode, "next_turn") else None
+def next_turn(episode: Any) -> dict[str, Any]:
+    """What the user says next (None: the task is over) and the tools not shown yet. A python_class task has one turn."""
+    if not hasattr(episode, "next_turn"):
+        return {"text": None, "withheld": []}
+    messages = episode.next_turn()
+    return {"text": None if messages is None else "\n".join(messages), "withheld": sorted(episode.withheld)}
 
 
 def inspect_check(check: Check, state: Any, initial: Any) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+"""The scripted rollout engine: from a selection to groups of rewards, in real environments.
+
+Knows: K rollouts a task, worker processes, when the policy learns.
+Does not know: schedulers, ledgers, how skill works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from envsched_gnn.errors import EnvSchedError
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.records import Pick, Rollout, RolloutGroup, Selection, Status
+from envsched_gnn.train.environments import play
+from envsched_gnn.train.policies.scripted import ScriptedPolicy
+from envsched_gnn.train.workers import Job, Outcome, WorkerPool
+
+
+class ScriptedEngine:
+    """`Engine` whose policy is a `ScriptedPolicy`. A context manager; worker processes end with the block, or with the program.
+
+    Args:
+        pool: python_class and bfcl environments can be executed.
+        num_rollouts: K, rollouts a task.
+        workers: processes.
+        memory_mb: address-space limit of each, MiB.
+        seed, skill_start, skill_gain: of the policy.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        num_rollouts: int = 8,
+        *,
+        workers: int = 2,
+        memory_mb: int = 2048,
+        seed: int = 0,
+        skill_start: float = 0.35,
+        skill_gain: float = 0.02,
+    ) -> None:
+        self._pool = pool
+        self._environments = {environment.env_id: environment for environment in pool.environments}
+        self._num_rollouts = num_rollouts
+        self._workers = WorkerPool(workers, memory_mb)
+        self.policy = ScriptedPolicy(pool, seed=seed, skill_start=skill_start, skill_gain=skill_gain)
+
+    def __enter__(self) -> ScriptedEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes. Idempotent."""
+        self._workers.close()
+
+    def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
+        """Groups as they finish; when all are taken, the policy has learned from the round.
+
+        Args:
+            selection: tasks of this pool.
+            finished: groups of this selection that an interrupted run has already; they are not played or yielded again, but learned from.
+
+        Raises:
+            EnvSchedError: a task is not in the pool, or worker processes do not start.
+        """
+        known = {group.group_id: group for group in finished}
+        picks = [pick for pick in selection.picks if pick.group_id not in known]
+        jobs, statuses = self._plan(picks)
+        version = self.policy.version
+        rollouts: list[dict[int, Rollout]] = [{} for _ in picks]
+        for index, k, outcome in self._workers.run(jobs):
+            rollouts[index][k] = _rollout(outcome, statuses[index][k], version)
+            if len(rollouts[index]) == self._num_rollouts:
+                group = _group(picks[index], selection.step, rollouts[index])
+                known[group.group_id] = group
+                yield group
+        self.learn(known[pick.group_id] for pick in selection.picks)
+
+    def learn(self, groups: Iterable[RolloutGroup]) -> None:
+        """Let the policy practise on all groups of a round; `rollout` does so itself."""
+        self.policy.learn(groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the policy has practised, in plain JSON values."""
+        return self.policy.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.policy.load_state_dict(state)
+
+    def _plan(self, picks: list[Pick]) -> tuple[list[Job], list[list[Status]]]:
+        """All requests of the round, and the status of each if it goes well: the policy acts before it sees any reward of the round."""
+        jobs, statuses = [], []
+        for pick in picks:
+            if pick.key not in self._pool.index_of:
+                raise EnvSchedError(
+                    f"selected task {pick.key!r} is not in the pool of this engine ({self._pool.source}). Use one pool for both."
+                )
+            task = self._pool.tasks[self._pool.index_of[pick.key]]
+            environment = self._environments[task.env_id]
+            acts = (self.policy.act(task, pick.group_id, k) for k in range(self._num_rollouts))
+            requests, planned = zip(*(play(turns, environment.max_turns) for turns in acts), strict=True)
+            jobs.append(Job(environment=environment, task=task, requests=requests))
+            statuses.append(list(planned))
+        return jobs, statuses
+
+
+def _rollout(outcome: Outcome, status: Status, version: int) -> Rollout:
+    reward = outcome.reply["reward"] if outcome.status == "ok" else None
+    return Rollout(
+        reward=reward,
+        status=status if outcome.status == "ok" else outcome.status,
+        seconds=outcome.seconds,
+        policy_version=version,
+        detail=outcome.detail,
+    )
+
+
+def _group(pick: Pick, step: int, rollouts: dict[int, Rollout]) -> RolloutGroup:
+    ordered = tuple(rollouts[k] for k in sorted(rollouts))
+    return RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=step, rollouts=ordered)
