@@ -12,30 +12,10 @@ from dataclasses import dataclass, field
 
 from envsched_gnn.features.checks import parse
 from envsched_gnn.features.gates import guard_gates, is_failure
-
-ANY = "*"
-"""An entity id or attribute that is known only at run time."""
+from envsched_gnn.features.places import ANY, Place, Places, filters, is_self, is_self_call
 
 _GROWS = frozenset({"append", "add", "insert", "extend", "setdefault", "appendleft", "update"})
 _SHRINKS = frozenset({"pop", "remove", "discard", "clear", "popitem", "popleft", "difference_update"})
-_CONTAINERS = frozenset({"list", "sorted", "reversed", "tuple", "set", "iter", "next", "min", "max", "filter"})
-
-
-@dataclass(frozen=True)
-class Place:
-    """A part of the state: a state key and the path below it (constants, or ANY)."""
-
-    key: str
-    path: tuple[str, ...] = ()
-
-    def below(self, part: str) -> Place:
-        """The place one step down; paths deeper than 4 are cut."""
-        return Place(self.key, (*self.path, part)[:4])
-
-    @property
-    def attribute(self) -> str:
-        """Its attribute: the first constant of the path; ANY for a whole entity, `` for the value itself."""
-        return next((part for part in self.path if part != ANY), ANY if self.path else "")
 
 
 @dataclass(kw_only=True)
@@ -86,7 +66,7 @@ def _functions(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDe
 
 def _assigned_attributes(node: ast.ClassDef) -> Iterator[str]:
     for child in ast.walk(node):
-        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and _is_self(child.value):
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and is_self(child.value):
             yield child.attr
 
 
@@ -97,10 +77,6 @@ def _declared(tree: ast.Module | None) -> Iterator[str]:
             yield node.target.id
         elif isinstance(node, ast.Dict):
             yield from (key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
-
-
-def _is_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 class _Reader:
@@ -136,9 +112,8 @@ class _Method:
         self.function = function
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         self.parameters = tuple(argument.arg for argument in arguments if argument.arg != "self")
-        self.places: dict[str, Place] = {}
-        self.copies: dict[str, Place] = {}
-        self.filtered: set[str] = set()
+        self.places = Places(reader.keys, self.returned)
+        self.place = self.places.of
         self.reads: set[tuple[str, str]] = set()
         self.writes: set[tuple[str, str]] = set()
         self.inserts: set[str] = set()
@@ -185,14 +160,14 @@ class _Method:
                     self.shrink(self.place(target))
             case ast.For(target=target, iter=iterable) | ast.AsyncFor(target=target, iter=iterable):
                 self.visit(iterable)
-                self.bind_element(target, iterable)
+                self.places.bind_element(target, iterable)
                 self.visit_all([*node.body, *node.orelse])
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 self.visit_all(node.generators)
                 self.visit_all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
             case ast.comprehension(target=target, iter=iterable, ifs=conditions):
                 self.visit(iterable)
-                self.bind_element(target, iterable)
+                self.places.bind_element(target, iterable)
                 self.visit_all(conditions)
             case ast.If(test=test, body=body):
                 self.visit(test)
@@ -262,13 +237,7 @@ class _Method:
     def assign(self, target: ast.AST, value: ast.expr) -> None:
         match target:
             case ast.Name(id=name):
-                place, copied = self.place(value), self.place(_copied(value))
-                for table, found in ((self.places, place), (self.copies, copied)):
-                    table.pop(name, None)
-                    if found is not None:
-                        table[name] = found
-                if _filters(value):
-                    self.filtered.add(name)
+                self.places.bind(name, value)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 values = (
                     value.elts if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(targets) else [value] * len(targets)
@@ -287,18 +256,14 @@ class _Method:
             return
         if place.attribute not in (ANY, ""):
             self.writes.add((place.key, place.attribute))
-        elif _filters(value) or (isinstance(value, ast.Name) and value.id in self.filtered):
+        elif filters(value) or (isinstance(value, ast.Name) and value.id in self.places.filtered):
             self.removes.add(place.key)
         elif not place.path:
             self.writes.add((place.key, ""))
-        elif not isinstance(value, ast.Name) or place.key not in self.keys_behind(value.id):
+        elif not isinstance(value, ast.Name) or place.key not in self.places.keys_behind(value.id):
             self.inserts.add(place.key)
-        elif value.id not in self.places:
+        elif value.id not in self.places.names:
             self.writes.add((place.key, ANY))
-
-    def keys_behind(self, name: str) -> set[str]:
-        """State keys whose entity a variable is, or is a copy of."""
-        return {table[name].key for table in (self.places, self.copies) if name in table}
 
     def shrink(self, place: Place | None) -> None:
         if place is None:
@@ -327,10 +292,14 @@ class _Method:
 
     # Helpers of the class
 
-    def helper(self, node: ast.expr) -> str | None:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_self(node.func.value):
-            return node.func.attr if node.func.attr in self.reader.functions else None
+    def helper(self, node: ast.Call) -> str | None:
+        if is_self_call(node) and isinstance(node.func, ast.Attribute) and node.func.attr in self.reader.functions:
+            return node.func.attr
         return None
+
+    def returned(self, node: ast.Call) -> Place | None:
+        name = self.helper(node)
+        return self.reader.facts(name).returns if name else None
 
     def include(self, name: str, node: ast.Call) -> None:
         facts = self.reader.facts(name)
@@ -343,80 +312,3 @@ class _Method:
         for parameter, key in facts.id_parameters.items():
             if parameter in given:
                 self.names_entity(Place(key), given[parameter])
-
-    # Places
-
-    def place(self, node: ast.AST | None) -> Place | None:
-        """The part of the state that an expression stands for, if it is one."""
-        match node:
-            case ast.Name(id=name):
-                return self.places.get(name)
-            case ast.Attribute(value=value, attr=attribute):
-                if _is_self(value):
-                    return Place(attribute) if attribute in self.reader.keys else None
-                owner = self.place(value)
-                return owner.below(attribute) if owner else None
-            case ast.Subscript(value=value, slice=key):
-                owner = self.place(value)
-                return owner.below(_constant(key)) if owner else None
-            case ast.BoolOp(values=values):
-                return next((place for value in values if (place := self.place(value))), None)
-            case ast.IfExp(body=body, orelse=orelse):
-                return self.place(body) or self.place(orelse)
-            case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Starred(value=value):
-                return self.place(value)
-            case ast.ListComp(elt=element) | ast.SetComp(elt=element) | ast.GeneratorExp(elt=element):
-                inner = self.place(element)
-                return Place(inner.key, inner.path[:-1]) if inner and inner.path[-1:] == (ANY,) else None
-            case ast.Call():
-                return self.place_of_call(node)
-        return None
-
-    def place_of_call(self, node: ast.Call) -> Place | None:
-        helper = self.helper(node)
-        if helper is not None:
-            return self.reader.facts(helper).returns
-        match node.func:
-            case ast.Attribute(value=value, attr="get" | "pop" | "setdefault"):
-                owner = self.place(value)
-                return owner.below(_constant(node.args[0]) if node.args else ANY) if owner else None
-            case ast.Attribute(value=value, attr="values" | "items"):
-                return self.place(value)
-            case ast.Name(id=name) if name in _CONTAINERS and node.args:
-                inner = self.place(node.args[0])
-                return inner.below(ANY) if inner and name in ("next", "min", "max") else inner
-        return None
-
-    def bind_element(self, target: ast.AST, iterable: ast.expr) -> None:
-        """`for o in self.orders.values()`, `for id, o in self.orders.items()`, `for n, o in enumerate(...)`."""
-        pair = isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) == 2
-        if pair and isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "enumerate":
-            iterable = iterable.args[0] if iterable.args else iterable
-        element = target.elts[1] if pair and isinstance(target, (ast.Tuple, ast.List)) else target
-        place = self.place(iterable)
-        for name in (node.id for node in ast.walk(target) if isinstance(node, ast.Name)):
-            self.places.pop(name, None)
-        if place is not None and isinstance(element, ast.Name):
-            self.places[element.id] = place.below(ANY)
-
-
-def _filters(node: ast.expr | None) -> bool:
-    return isinstance(node, (ast.ListComp, ast.DictComp, ast.SetComp)) and any(part.ifs for part in node.generators)
-
-
-def _copied(node: ast.expr) -> ast.expr | None:
-    """The original of `dict(x)`, `x.copy()`, `copy.deepcopy(x)`, `{**x, ...}`."""
-    match node:
-        case ast.Call(func=ast.Name(id="dict" | "deepcopy" | "copy"), args=[value, *_]):
-            return value
-        case ast.Call(func=ast.Attribute(attr="deepcopy" | "copy"), args=[value]):
-            return value
-        case ast.Call(func=ast.Attribute(value=value, attr="copy"), args=[]):
-            return value
-        case ast.Dict(keys=[None, *_], values=[value, *_]):
-            return value
-    return None
-
-
-def _constant(node: ast.AST) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ANY

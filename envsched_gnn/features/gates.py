@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from envsched_gnn.features.effects import Place
+    from envsched_gnn.features.places import Places
 
 GATES = (
     "identifier_resolution", "state_precondition", "eligibility", "authorization", "uniqueness",
@@ -32,9 +32,7 @@ class Context(Protocol):
     """What a guard needs to know of its method."""
 
     parameters: tuple[str, ...]
-
-    def place(self, node: ast.AST | None) -> Place | None:
-        """The part of the state that an expression stands for."""
+    places: Places
 
 
 def is_failure(statement: ast.stmt) -> bool:
@@ -73,7 +71,9 @@ def guard_gates(test: ast.expr, failure: ast.stmt, context: Context) -> set[str]
 def _gate(test: ast.expr, message: str, context: Context) -> str:
     text = f"{_text(test)} {message}"
     touched = any(
-        context.place(node) is not None for node in ast.walk(test) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+        context.places.of(node) is not None
+        for node in ast.walk(test)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
     )
     if _AUTHORIZATION.search(text):
         return "authorization"
@@ -98,7 +98,7 @@ def _missing(test: ast.expr, context: Context) -> str | None:
     """`id not in self.orders`, `order is None`, `not order`: a reference that does not resolve."""
     match test:
         case ast.Compare(left=key, ops=[ast.NotIn()], comparators=[container]):
-            place = context.place(container)
+            place = context.places.of(container)
             if place is None or place.attribute not in ("", "*"):
                 return None
             return "identifier_resolution" if isinstance(key, ast.Name) and key.id in context.parameters else "referential_integrity"
@@ -110,7 +110,7 @@ def _missing(test: ast.expr, context: Context) -> str | None:
 
 
 def _is_entity(node: ast.AST, context: Context) -> bool:
-    place = context.place(node)
+    place = context.places.of(node)
     return place is not None and place.attribute in ("", "*")
 
 
