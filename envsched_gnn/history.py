@@ -89,6 +89,11 @@ def group_statistics(
     return GroupStatistics(variance=v, mean=m, dispersion=d, observed=observed, num_valid=count, rejected=faults)
 
 
+def informative(variance: Float[Tensor, " n"], v_floor: float) -> Bool[Tensor, " n"]:
+    """`z = 1[v > v_floor]`, by more than rounding noise: a variance that equals the floor is not above it (ours)."""
+    return variance > v_floor + ZERO_VARIANCE
+
+
 def _padded(rewards: Sequence[Sequence[float | None]]) -> Float[Tensor, "groups rollouts"]:
     """Ragged rewards as one matrix; missing ones are NaN."""
     width = max((len(group) for group in rewards), default=0)
@@ -180,7 +185,7 @@ class History:
         latest = int(rounds[-1])
         half_lives = torch.tensor(self.half_lives, dtype=torch.float64, device=self.device)[:, None]
         w_round = torch.exp2((rounds - latest) / half_lives)
-        z = (values[0] > self.v_floor).to(torch.float64)
+        z = informative(values[0], self.v_floor).to(torch.float64)
         totals = segment_sum(torch.cat([torch.ones_like(z)[None], values, z[None]]), at, rounds.numel())
         n, mu, z_round = totals[0], totals[1:4] / totals[0], totals[4]
         reference = ((w_round[:2] * n) @ mu.t()) / (w_round[:2] @ n)[:, None]

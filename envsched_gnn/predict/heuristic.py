@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envsched_gnn.config import Preset
 from envsched_gnn.graph.neighbors import Neighbors
-from envsched_gnn.history import GroupStatistics
+from envsched_gnn.history import GroupStatistics, informative
 from envsched_gnn.ops import percentile_rank
 from envsched_gnn.predict import mixture, paper
 from envsched_gnn.predict.propagate import evidence_sums, relation_estimate, shrink
@@ -81,7 +81,7 @@ class HeuristicPredictor:
         """Score the experts by the round's observed groups (preset `default`); preset `paper` leaves their weights uniform."""
         if self.preset == "default":
             seen = groups.observed
-            z = groups.variance[seen] > self.v_floor
+            z = informative(groups.variance[seen], self.v_floor)
             self.experts.add(step, self.experts_at(before.at(seen.to(before.informativeness.device))), z)
 
     def state_dict(self) -> dict[str, Any]:

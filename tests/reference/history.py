@@ -94,8 +94,8 @@ def own_estimate(log, i, t, h):
 
 
 def z(y, v_floor):
-    """z = 1[v > v_floor]."""
-    return 1.0 if y["v"] > v_floor else 0.0
+    """z = 1[v > v_floor], by more than rounding noise."""
+    return 1.0 if y["v"] > v_floor + 1e-12 else 0.0
 
 
 def informative_half_life(tasks, batch_size):

@@ -70,6 +70,13 @@ def test_before_any_observation():
     assert history.own_estimate([], 0, 5, 8.0) is None
 
 
+def test_a_variance_that_equals_the_floor_is_not_above_it():
+    """One reward of 1/4 among five has variance 1/100, which float sums miss by a bit either way."""
+    y = history.group_statistics([0, 0, 0.25, 0, 0])
+    assert [history.z(y, floor) for floor in (0.01, 0.01 - 1e-9, 0.01 + 1e-9)] == [0.0, 1.0, 0.0]
+    assert history.z({"v": 0.0}, 0.0) == 0.0
+
+
 def test_old_evidence_does_not_underflow():
     log = [(0, 0, {"v": 0.2, "m": 0.5, "d": 0.5}), (1, 0, {"v": 0.0, "m": 0.5, "d": 0.5})]
     assert history.effective_weight(log, 0, 10**6, 2.0) == 0.0
