@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +45,8 @@ class BfclEpisode:
         try:
             self.close = weakref.finalize(self, _forget, self._name)
             self._instances = self._execute([], self._name)[1]
+        except MemoryError:
+            raise
         except Exception as error:
             raise EnvironmentFailureError(f"{task.key}: {type(error).__name__}: {error}. Is bfcl-eval whole? {INSTALL}") from error
 
@@ -131,8 +134,7 @@ class BfclEpisode:
 
 def _forget(prefix: str) -> None:
     """Remove the wheel's instances whose name begins with `prefix`."""
-    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
-
-    kept = vars(multi_turn_utils)
+    module = sys.modules.get("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
+    kept = vars(module) if module else {}
     for name in [name for name in kept if name.startswith(prefix)]:
         del kept[name]

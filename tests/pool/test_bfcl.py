@@ -232,3 +232,12 @@ def test_a_state_that_the_classes_cannot_take() -> None:
     with pytest.raises(EnvironmentFailureError, match="multi_turn_base_0: "):
         BfclEpisode(environment, broken)
     assert _instances() == []
+
+
+def test_an_episode_without_the_wheel_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = _pair("multi_turn_base_0")
+    for name in [name for name in sys.modules if name.split(".")[0] == "bfcl_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "bfcl_eval", None)
+    with pytest.raises(EnvironmentFailureError, match=r"pip install --no-deps bfcl-eval"):
+        BfclEpisode(*pair)
