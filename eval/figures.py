@@ -64,7 +64,7 @@ def _svg(figure: Figure, name: str, title: str) -> str:
 
 def _step_axis(axes: Any, steps: np.ndarray) -> None:
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(FixedLocator(steps) if len(steps) < 4 else MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(FixedLocator(steps.tolist()) if len(steps) < 4 else MaxNLocator(integer=True))
     pad = max(0.5, 0.01 * len(steps))
     axes.set_xlim(steps[0] - pad, steps[-1] + pad)
 

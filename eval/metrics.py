@@ -85,7 +85,7 @@ def read_run(folder: str | Path) -> RunRecord:
     with Ledger(folder / "ledger.sqlite", config.get("run", {}).get("name", "run"), read_only=True) as ledger:
         picks = {row.group_id: row for row in ledger.selections() if row.step <= last}
         finished = [group for group in ledger.groups() if group.group_id in picks]
-        relaxed = [(step, relaxation.quota) for step, relaxation in ledger.relaxations() if step <= last]
+        relaxed: list[tuple[int, str]] = [(step, relaxation.quota) for step, relaxation in ledger.relaxations() if step <= last]
     return RunRecord(
         folder=folder,
         config=config,
@@ -191,4 +191,8 @@ def bins(predicted: np.ndarray, outcome: np.ndarray, count: int = 10) -> list[Bi
 def first_and_last(values: np.ndarray, share: float = 0.2) -> tuple[float, float, int]:
     """Means over the first and the last rounds (a fifth of the run, at least one), and how many rounds that is; NaN rounds are left out."""
     n = max(1, math.ceil(len(values) * share))
-    return (*(float(np.nanmean(part)) if np.isfinite(part).any() else math.nan for part in (values[:n], values[-n:])), n)
+    return _mean(values[:n]), _mean(values[-n:]), n
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else math.nan

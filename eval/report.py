@@ -73,12 +73,50 @@ def write_report(folder: str | Path) -> Path:
     return path
 
 
+def summary(folder: str | Path) -> dict[str, Any]:
+    """The figures of a run as plain values: means over the first and the last fifth of its rounds, and what it reached.
+
+    Raises:
+        HistoryError: no run folder, a damaged file, or no finished round.
+    """
+    run = read_run(folder)
+    names = ("variance_mean", "variance_median", "reward_mean", "reward_median", "zero_variance_share", "environments", "tools")
+    ends = {name: first_and_last(run.column(name)) for name in names}
+    seconds = {stage: float(np.nanmean(run.column(f"seconds_{stage}"))) for stage in ("select", "rollout", "observe")}
+    ranges = {
+        name: {"mean": _mean_of(run.column(name)), "first": _or_none(first), "last": _or_none(last)}
+        for name, (first, last, _) in ends.items()
+    }
+    return {
+        "name": run.config["run"]["name"],
+        "policy": run.config["run"]["policy"],
+        "pool": run.pool["source"],
+        "rounds": len(run.rounds),
+        "rollouts": int(np.nansum(run.column("rollouts"))),
+        "environments_selected": len({env for _, env, _ in run.selected}),
+        "tasks_selected": len({(env, task) for _, env, task in run.selected}),
+        "rank_correlation": _or_none(spearman(*_judged(run))),
+        "relaxations": len(run.relaxed),
+        "failed_rollouts": int(run.groups.failures.sum()),
+        "figures": ranges,
+        "seconds_a_round": seconds,
+    }
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _mean_of(values: np.ndarray) -> float | None:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else None
+
+
 def _lead(run: RunRecord) -> str:
     config, pool = run.config, run.pool
     planned = config["run"]["steps"]
-    of = "" if len(run.rounds) == planned else f" of {planned}"
+    rounds = f"{len(run.rounds)} round{'s' * (planned > 1)}" if len(run.rounds) == planned else f"{len(run.rounds)} of {planned} rounds"
     return (
-        f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {len(run.rounds)}{of} round{'s' * (planned > 1)} "
+        f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {rounds} "
         f"from {pool['source']}: {pool['tasks']:,} tasks in {len(pool['environments']):,} environments, "
         f"{config['rollout']['num_rollouts']} rollouts a task, seed {config['run']['seed']}."
     )
@@ -277,7 +315,7 @@ def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
 
 def _reproduce(run: RunRecord) -> dict[str, str]:
     commit = run.versions.get("commit") or ""
-    lines = [f"git checkout {commit}"] if commit else []
+    lines = [f"git checkout {commit.removesuffix('+changes')}"] if commit else []
     config = Path(run.folder.name) / "resolved.toml"
     lines += [f"envsched run -c {shlex.quote(str(config))} -s run.name={shlex.quote(run.config['run']['name'] + '-again')}"]
     return {

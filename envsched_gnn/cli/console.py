@@ -1,0 +1,69 @@
+"""What every verb shares: errors as one sentence, results on stdout, everything else on stderr.
+
+Knows: exit codes, how JSON is printed.
+Does not know: any verb.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+
+from envsched_gnn.errors import EnvSchedError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+USER_ERROR = 1
+"""Exit code of a mistake that the user can cure; 2 is wrong usage, 130 is Ctrl-C."""
+
+
+def cured(verb: Callable[P, R]) -> Callable[P, R]:
+    """Print an EnvSchedError as its sentence, without a traceback, and exit with 1."""
+
+    @functools.wraps(verb)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return verb(*args, **kwargs)
+        except EnvSchedError as error:
+            say(f"error: {error}")
+            raise typer.Exit(USER_ERROR) from None
+        except BrokenPipeError:  # the reader of stdout has gone, as `| head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(USER_ERROR) from None
+
+    return wrapped
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    print(printable(text), file=sys.stderr)
+
+
+def show(text: str) -> None:
+    """A line of the result on stdout."""
+    print(printable(text))
+
+
+def show_json(value: Any) -> None:
+    """The result as JSON on stdout; the same value gives the same bytes."""
+    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal cannot show: lone surrogates become `?`, control characters are escaped."""
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in clean)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Left-aligned columns."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)]
+    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""`envsched pool`: look at a pool, convert it, audit it.
+
+Knows: the options of the three verbs.
+Does not know: file formats, execution, what is worth showing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envsched_gnn.cli.console import cured, say, show, show_json
+from envsched_gnn.config import load_config
+
+if TYPE_CHECKING:
+    from envsched_gnn.pool.pool import Pool
+
+app = typer.Typer(help="Look at a pool, convert it, audit it.", no_args_is_help=True)
+
+Path_ = Annotated[str, typer.Argument(metavar="POOL", help="`toolworld`, `bfcl` or a directory.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="A setting, as pool.toolworld.environments=4; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Form(StrEnum):
+    """Formats that a pool can be written in."""
+
+    jsonl = "jsonl"
+    parquet = "parquet"
+    envscaler = "envscaler"
+
+
+def load(pool: str, settings: list[str] | None) -> Pool:
+    """The pool of an argument and its settings; warns of what a user should look at."""
+    import json
+
+    from envsched_gnn.pool.load import load_pool
+    from envsched_gnn.pool.show import summary, warnings
+
+    records = load_pool(load_config(None, [*(settings or []), f"pool.path={json.dumps(pool, ensure_ascii=False)}"]).pool)
+    for warning in warnings(summary(records)):
+        say(f"warning: {warning}")
+    return records
+
+
+@app.command("show")
+@cured
+def show_pool(pool: Path_, settings: Settings = None, json: Json = False) -> None:
+    """What a pool holds: environments, tasks, tools, checks."""
+    from envsched_gnn.pool.show import summary, table
+
+    figures = summary(load(pool, settings))
+    if json:
+        show_json(figures)
+        return
+    for label, value in table(figures):
+        show(f"{label:24}{value}")
+
+
+@app.command("convert")
+@cured
+def convert(
+    pool: Path_,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
+    form: Annotated[Form, typer.Option("--form", help="Format to write.")] = Form.jsonl,
+    settings: Settings = None,
+) -> None:
+    """Write a pool as a manifest (JSONL or Parquet) or in EnvScaler's format."""
+    from envsched_gnn.pool.envscaler import write_envscaler
+    from envsched_gnn.pool.manifest import write_manifest
+
+    records = load(pool, settings)
+    match form:
+        case Form.envscaler:
+            write_envscaler(records, out)
+        case Form.jsonl:
+            write_manifest(records, out, form="jsonl")
+        case Form.parquet:
+            write_manifest(records, out, form="parquet")
+    show(str(out))

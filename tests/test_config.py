@@ -1,0 +1,77 @@
+"""Configuration: one default each, errors that name the key and the cure."""
+
+from pathlib import Path
+
+import pytest
+
+from envsched_gnn.config import Config, load_config, to_table
+from envsched_gnn.errors import ConfigError
+from envsched_gnn.train.folder import flatten, to_toml
+
+KEYS = """
+graph.cross_neighbors graph.within_neighbors
+pool.bfcl_graded pool.path pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth
+pool.toolworld.environments pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible
+pool.toolworld.max_operations pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.toolworld.tasks
+pool.toolworld.trivial
+predict.half_life_long predict.half_life_short predict.preset predict.v_floor
+rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
+run.device run.folder run.name run.policy run.seed run.steps
+select.batch_size select.consecutive select.coverage_share select.penalty select.penalty_threshold select.quarantine_after
+"""
+"""Every key that has a value by default; `select.per_round` and `select.rolling` have none."""
+
+
+def test_the_keys_are_frozen() -> None:
+    assert sorted(key for key, _ in flatten(to_table(Config()))) == KEYS.split()
+
+
+def test_the_papers_defaults() -> None:
+    config = Config()
+    assert (config.select.batch_size, config.select.coverage_share, config.rollout.num_rollouts) == (64, 0.5, 8)
+    assert (config.graph.within_neighbors, config.graph.cross_neighbors) == (6, 12)
+    assert (config.predict.half_life_long, config.predict.half_life_short) == (8.0, 2.0)
+
+
+def test_a_file_then_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[select]\nbatch_size = 8\npenalty = 1\n[run]\nname = "a"\n')
+    config = load_config(path, ["select.batch_size=16", "run.name=b", "select.rolling=9", "pool.bfcl_graded=true"])
+    assert (config.select.batch_size, config.run.name, config.select.rolling, config.pool.bfcl_graded) == (16, "b", 9, True)
+    assert config.select.penalty == 1.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "match"),
+    [
+        (["select.batch_sise=3"], r"unknown key select\.batch_sise\. Did you mean select\.batch_size\?"),
+        (["nothing=3"], "unknown key nothing"),
+        (["select=3"], "select = 3: expected a table"),
+        (["run.policy=best"], "run.policy = 'best': expected one of 'envsched', 'paper', 'uniform'"),
+        (["select.batch_size=0"], "select.batch_size = 0: expected at least 1"),
+        (["select.batch_size=many"], "select.batch_size = 'many': expected int"),
+        (["select.batch_size=true"], "select.batch_size = True: expected int"),
+        (["select.coverage_share=2"], "a share from 0 to 1"),
+        (["select.batch_size"], "expected key=value"),
+        (["rollout.num_rollouts=1"], "one rollout has no variance"),
+    ],
+)
+def test_a_bad_setting_names_the_key_and_the_cure(overrides: list[str], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        load_config(None, overrides)
+
+
+def test_a_bad_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
+        load_config(tmp_path / "none.toml")
+    for content in (b"a = [", b"\xff\xfe\x00"):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"bad\.toml: not a TOML file"):
+            load_config(tmp_path / "bad.toml")
+
+
+def test_toml_round_trip(tmp_path: Path) -> None:
+    config = load_config(None, ['run.name="a \\"quoted\\" \\u00e9 \\U0001F600 name"', "select.per_round=3", "predict.v_floor=1e-5"])
+    path = tmp_path / "c.toml"
+    path.write_text(to_toml(to_table(config)), encoding="utf-8")
+    assert load_config(path) == config

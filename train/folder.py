@@ -1,0 +1,166 @@
+"""The run folder: the files that say what a run is, and whether a folder holds the same run.
+
+Knows: `config.toml`, `resolved.toml`, `versions.json`, `pool.json`, the lock.
+Does not know: rounds, checkpoints, the ledger.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import subprocess
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from envsched_gnn.config import Config, to_table
+from envsched_gnn.errors import CheckpointError, ConfigError
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.train.checkpoint import write_atomic
+
+FREE = frozenset({"run.steps", "run.folder", "run.device", "rollout.workers", "rollout.memory_mb"})
+"""Settings that a resumed run may change: they decide how long and where it runs, not what it picks."""
+
+Table = dict[str, Any]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; the lock ends with the process, however it ends.
+
+    Raises:
+        ConfigError: another process runs in this folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{folder}: another process is running here. Wait for it, or choose another run.name.") from None
+        yield
+
+
+def prepare(folder: Path, config: Config, pool: Pool, given: str) -> None:
+    """Describe the run in its folder, or check that the folder holds this very run.
+
+    Raises:
+        ConfigError: the folder holds a run with another setting.
+        CheckpointError: it holds a run of another pool, or files that are no run.
+    """
+    if (folder / "resolved.toml").is_file():
+        _require_same_config(folder, config)
+        _require_same_pool(folder, pool)
+    elif (folder / "metrics.jsonl").exists():
+        raise CheckpointError(f"{folder}: metrics.jsonl without resolved.toml; expected a run folder or none. Choose another run.name.")
+    else:
+        write_atomic(folder / "config.toml", (given or to_toml(to_table(config))).encode())
+        write_atomic(folder / "versions.json", _json(versions()))
+        write_atomic(folder / "pool.json", _json(describe(pool)))
+    write_atomic(folder / "resolved.toml", to_toml(to_table(config)).encode())
+
+
+def _require_same_config(folder: Path, config: Config) -> None:
+    try:
+        there = dict(flatten(tomllib.loads((folder / "resolved.toml").read_text(encoding="utf-8"))))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{folder / 'resolved.toml'}: not TOML ({error}); expected the settings of a run. Choose another run.name."
+        ) from None
+    here = dict(flatten(to_table(config)))
+    changed = [key for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key) and key not in FREE]
+    if changed:
+        differences = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} now" for key in changed)
+        raise ConfigError(f"{folder}: holds a run with other settings: {differences}. Choose another run.name, or set them back to resume.")
+
+
+def _require_same_pool(folder: Path, pool: Pool) -> None:
+    there = json.loads((folder / "pool.json").read_text(encoding="utf-8"))
+    if there["content_hash"] != pool.content_hash:
+        raise CheckpointError(
+            f"{folder}: holds a run of another pool: {there['tasks']:,} tasks of hash {there['content_hash'][:12]} there, "
+            f"{len(pool.tasks):,} with {pool.content_hash[:12]} now ({pool.source}). Choose another run.name, or restore the pool to resume."
+        )
+
+
+def describe(pool: Pool) -> Table:
+    """What a report has to know of a pool, without its tasks' contents."""
+    tasks = Counter(task.env_id for task in pool.tasks)
+    entries = [{"env_id": e.env_id, "tasks": tasks[e.env_id], "tools": len(e.tools)} for e in pool.environments]
+    ranges = {key: list(span) for key, span in zip(pool.keys, pool.reward_ranges, strict=True) if span != (0.0, 1.0)}
+    return {
+        "source": pool.source,
+        "content_hash": pool.content_hash,
+        "tasks": len(pool.tasks),
+        "environments": entries,
+        "reward_ranges": ranges,
+    }
+
+
+def versions() -> Table:
+    """Versions of everything that decides a run's numbers, and the commit if the package lies in a git checkout."""
+    found = {name: _version(name) for name in ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn")}
+    return {
+        "envsched_gnn": _version("envsched-gnn"),
+        "commit": commit(),
+        "python": platform.python_version(),
+        **found,
+        "platform": platform.platform(),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def commit() -> str:
+    """The commit of the checkout that holds the package, with `+changes` if files differ from it; empty outside git."""
+    here = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _json(table: Table) -> bytes:
+    return (json.dumps(table, indent=1, ensure_ascii=True) + "\n").encode()
+
+
+def flatten(table: Table, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`{"select": {"batch_size": 64}}` as `("select.batch_size", 64)`."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def to_toml(table: Table, prefix: str = "") -> str:
+    """TOML of nested tables of text, numbers and booleans."""
+    values = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    head = [f"[{prefix[:-1]}]"] if prefix and values else []
+    tables = [to_toml(value, f"{prefix}{key}.") for key, value in table.items() if isinstance(value, dict)]
+    own = "\n".join([*head, *values])
+    return "\n".join(filter(None, [own + "\n" if own else "", *tables]))
+
+
+def _toml_value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
+        case _:
+            return repr(value)
