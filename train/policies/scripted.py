@@ -160,7 +160,7 @@ def _guess(function: dict[str, Any], words: Sequence[str], dice: random.Random) 
 
 def kind_of(tool: str) -> str:
     """First word of a tool's name in lower case: `update` of `update_user` and of `updateUser`."""
-    found = re.match(r"[^A-Za-z]*([A-Za-z][a-z]*|[A-Z]+)", tool)
+    found = re.match(r"[^A-Za-z]*([A-Za-z][a-z]*)", tool)
     return found.group(1).lower() if found else tool
 
 
