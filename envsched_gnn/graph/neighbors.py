@@ -3,8 +3,8 @@
 Knows: which tasks have been observed, in which order (a task's slot), and everybody's running top-k.
 Does not know: rewards, weights, steps. An observation that has decayed to nothing still makes a neighbour.
 
-A neighbour is one int64 key, `round(s 2^20) << 32 | (2^32 - 1 - task)`: the larger, the nearer; ties go to the lower task; 0 is padding.
-Tasks that must share a list share a row: `row [tasks]` points into the lists `[rows, k]`.
+Neighbours are compared as int64 keys, `round(s 2^20) << 32 | (2^32 - 1 - task)`: the larger, the nearer; ties go to the lower task; 0 pads.
+Tasks that share a list share a row: `row [tasks]` points into the lists `[rows, k]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envsched_gnn.graph.similarity import GRID, cross_similarity, within_similar
 from envsched_gnn.ops import sort
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch_geometric.data import HeteroData
 
 Relation = Literal["within", "cross"]
@@ -33,6 +33,8 @@ WITHIN_AT_ONCE = 32
 """The same, an environment, for the within lists."""
 ROWS_AT_ONCE = 16_384
 """Rows of the lists that are worked on at once: bounds memory, and stays in the cache."""
+FLOAT32_MARGIN = 2.0**-23
+"""Largest error of a float32 product of unit vectors, a dimension: the filter before the exact product lets this much more pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,51 +59,59 @@ class Neighbors:
 
     def _clear(self) -> None:
         store = self._graph["task"]
-        tasks, records = store.env_index.numel(), store.cross_vectors.shape[0]
-        device = store.env_index.device
+        tasks, records, device = store.env_index.numel(), store.cross_vectors.shape[0], store.env_index.device
         self.observed = torch.empty(0, dtype=torch.int64, device=device)
         self._slot_of_task = torch.full((tasks,), -1, dtype=torch.int32, device=device)
-        self._within_keys = torch.zeros((1, self._k_within), dtype=torch.int64, device=device)
+        self._env_of_slot = torch.empty(0, dtype=torch.int32, device=device)
+        # Row 0 of the within lists is empty; the tasks of an environment get rows when one of them is observed.
+        self._within_slot, self._within_similarity = _empty(1, self._k_within, device)
         self._within_row = torch.zeros(tasks, dtype=torch.int64, device=device)
-        self._record_keys = torch.zeros((records, 2 * self._k_cross), dtype=torch.int64, device=device)
-        self._exceptions = torch.empty(0, dtype=torch.int64, device=device)
-        self._exception_keys = torch.empty((0, self._k_cross), dtype=torch.int64, device=device)
+        self._record_slot, self._record_similarity = _empty(records, 2 * self._k_cross, device)
+        self._record_env = torch.full((self._k_cross, records), -1, dtype=torch.int32, device=device)
+        self._excepted = torch.empty(0, dtype=torch.int64, device=device)
+        self._excepted_slot, self._excepted_similarity = _empty(0, self._k_cross, device)
         # On the CPU a float32 product is only a filter, and half the work; a GPU's may run in TF32, so there it is float64.
         self._filter_vectors = store.cross_vectors if store.cross_vectors.is_cuda else store.cross_vectors.float()
         self._lists: dict[str, NeighborLists] = {}
 
     def to(self, device: torch.device | str) -> Neighbors:
-        """Move the lists; the graph must have been moved before. Returns self."""
-        observed = self.observed
-        if self._graph["task"].env_index.device != observed.device:
-            self._clear()
-            self.insert(observed.to(self.observed.device))
+        """Follow the graph, which must have been moved to `device` before. Returns self."""
+        if self._graph["task"].env_index.device != self.observed.device:
+            self.load_state_dict(self.state_dict())
         return self
 
     def insert(self, tasks: Int[Tensor, " n"]) -> None:
         """Add newly observed tasks; those that are known already, and repeats, change nothing."""
         tasks = tasks.to(self.observed.device)
-        first = torch.unique(tasks[self._slot_of_task[tasks] < 0])
-        if first.numel() == 0:
+        new = tasks[self._slot_of_task[tasks] < 0]
+        new = new[_rank_in_group(new) == 0]
+        if new.numel() == 0:
             return
-        self._slot_of_task[first] = torch.arange(
-            len(self.observed), len(self.observed) + len(first), device=first.device, dtype=torch.int32
-        )
-        self.observed = torch.cat([self.observed, first])
-        self._insert_within(first)
-        for some in first.split(NEW_AT_ONCE):
+        self._slot_of_task[new] = torch.arange(len(self.observed), len(self.observed) + len(new), device=new.device, dtype=torch.int32)
+        self.observed = torch.cat([self.observed, new])
+        self._env_of_slot = self._graph["task"].env_index[self.observed].to(torch.int32)
+        self._insert_within(new)
+        for some in new.split(NEW_AT_ONCE):
             self._insert_cross(some)
         self._lists = {}
 
-    # ---- within: one row a task of an environment that has an observed task; row 0 is empty ----
+    def _keys(self, slot: Int[Tensor, "*shape"], similarity: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        return _keys(similarity, self.observed[slot])
+
+    def _slots(self, keys: Int[Tensor, "*shape"]) -> tuple[Int[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+        """(slot, similarity) of each key."""
+        slot = self._slot_of_task[torch.where(keys > 0, LOW - (keys & LOW), self.observed[0])]
+        return slot.masked_fill_(keys == 0, 0), (keys >> 32).to(torch.float32).div_(GRID)
+
+    # ---- within: one row a task of an environment that has an observed task ----
 
     def _insert_within(self, new: Tensor) -> None:
         store = self._graph["task"]
         env, new_env = torch.unique(store.env_index[new], return_inverse=True)
         self._open_rows(env)
-        for round_ in _rounds(new_env, WITHIN_AT_ONCE):
-            touched, at = torch.unique(new_env[round_], return_inverse=True)
-            candidates = _table(at, new[round_], len(touched))
+        for positions in _rounds(new_env, WITHIN_AT_ONCE):
+            touched, at = torch.unique(new_env[positions], return_inverse=True)
+            candidates = _table(at, new[positions], len(touched))
             members, owner = self._members(env[touched])
             for rows, group in zip(members.split(ROWS_AT_ONCE), owner.split(ROWS_AT_ONCE), strict=True):
                 self._merge_within(rows, candidates[group])
@@ -109,18 +119,22 @@ class Neighbors:
     def _merge_within(self, tasks: Int[Tensor, " rows"], candidates: Int[Tensor, "rows c"]) -> None:
         other = candidates.clamp(min=0)
         pairs = within_similarity(self._graph, tasks.repeat_interleave(other.shape[1]), other.flatten()).view(other.shape)
-        new = torch.where(candidates < 0, 0, _keys(pairs, other))
+        new = _keys(pairs.masked_fill(candidates < 0, 0), other)
         row = self._within_row[tasks]
-        self._within_keys[row] = _descending(torch.cat([self._within_keys[row], new], 1))[:, : self._k_within]
+        old = self._keys(self._within_slot[row], self._within_similarity[row])
+        keys = _descending(torch.cat([old, new], 1))[:, : self._k_within]
+        self._within_slot[row], self._within_similarity[row] = self._slots(keys)
 
     def _open_rows(self, env: Tensor) -> None:
         """Give the tasks of environments that are touched for the first time rows of their own."""
         store = self._graph["task"]
         first = store.members[store.member_offset[env]]
         members, _ = self._members(env[self._within_row[first] == 0])
-        start = self._within_keys.shape[0]
+        start = len(self._within_slot)
         self._within_row[members] = torch.arange(start, start + len(members), device=members.device)
-        self._within_keys = torch.cat([self._within_keys, self._within_keys.new_zeros((len(members), self._k_within))])
+        slot, similarity = _empty(len(members), self._k_within, members.device)
+        self._within_slot = torch.cat([self._within_slot, slot])
+        self._within_similarity = torch.cat([self._within_similarity, similarity])
 
     def _members(self, env: Int[Tensor, " e"]) -> tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]:
         """All tasks of some environments, and for each the position of its environment in `env`."""
@@ -133,7 +147,7 @@ class Neighbors:
 
     # ---- cross: one row a record, and one for each task that its own environment keeps from sharing its record's row ----
 
-    def _insert_cross(self, new: Tensor) -> None:
+    def _insert_cross(self, new: Int[Tensor, " n"]) -> None:
         """Merge new tasks into the records' lists.
 
         A record's list is the best 2k of a ranking in which only the first k tasks of each environment count. That is the greedy basis of a
@@ -141,58 +155,70 @@ class Neighbors:
         any one environment, which holds at most k of the list, the first k of the others are still in it.
         """
         store = self._graph["task"]
-        record, at = torch.unique(store.record_index[new], return_inverse=True)
+        record, column = torch.unique(store.record_index[new], return_inverse=True)
         exact, rough = store.cross_vectors[record], self._filter_vectors[record].T.contiguous()
-        margin = (store.cross_vectors.shape[1] + 8) * 2.0**-23 + 1 / GRID
-        worst = (self._record_keys[:, -1] >> 32).to(rough.dtype) / GRID
-        bar = (worst - margin).clamp(min=0)
-        best = torch.cat([(vectors @ rough).amax(1) for vectors in self._filter_vectors.split(ROWS_AT_ONCE)])
-        for rows in (best > bar).nonzero().flatten().split(ROWS_AT_ONCE // 4):
-            similarity = cross_similarity(store.cross_vectors[rows], exact)[:, at]
-            self._record_keys[rows] = self._merge_cross(self._record_keys[rows], _keys(similarity, new.expand(similarity.shape)))
-        changed = torch.zeros(len(best), dtype=torch.bool, device=best.device)
-        changed[best > bar] = True
+        margin = (store.cross_vectors.shape[1] + 8) * FLOAT32_MARGIN + 1 / GRID
+        bar = (self._record_similarity[:, -1] - margin).clamp(min=0).to(rough.dtype)
+        changed = torch.zeros(len(bar), dtype=torch.bool, device=bar.device)
+        for start in range(0, len(bar), ROWS_AT_ONCE):
+            product = self._filter_vectors[start : start + ROWS_AT_ONCE] @ rough
+            passing = (product.amax(1) > bar[start : start + ROWS_AT_ONCE]).nonzero().flatten()
+            for local in passing.split(ROWS_AT_ONCE // 4) if len(passing) else ():
+                rows = local + start
+                similarity = cross_similarity(store.cross_vectors[rows], exact)
+                # What the filter lets pass is looked up in the exact product; most rows have one or two such tasks.
+                at, which = (product[local] > bar[rows][:, None])[:, column].nonzero(as_tuple=True)
+                candidates = _keys(similarity[at, column[which]], new[which])
+                changed[rows] = self._merge_cross(rows, _sorted_table(at, candidates, len(rows)))
         self._except(changed)
 
-    def _merge_cross(self, old: Int[Tensor, "rows 2k"], new: Int[Tensor, "rows n"]) -> Int[Tensor, "rows 2k"]:
-        passing = int((new > old[:, -1:]).sum(1).amax()) if len(new) else 0
-        new = _descending(new)[:, :passing]
+    def _merge_cross(self, rows: Int[Tensor, " rows"], new: Int[Tensor, "rows c"]) -> Bool[Tensor, " rows"]:
+        """Whether each row's list changed."""
+        old = self._keys(self._record_slot[rows], self._record_similarity[rows])
         keys = _descending(torch.cat([old, new], 1))
-        env = self._graph["task"].env_index[_task(keys)]
-        keys = torch.where((keys > 0) & (_occurrence(env) >= self._k_cross), 0, keys)
-        return _descending(keys)[:, : old.shape[1]]
+        slot, similarity = self._slots(keys)
+        surplus = (_occurrence(self._env_of_slot[slot].to(torch.int64)) >= self._k_cross) & (keys > 0)
+        if bool(surplus.any()):
+            keys = _descending(keys.masked_fill_(surplus, 0))
+            slot, similarity = self._slots(keys)
+        slot, similarity = slot[:, : old.shape[1]], similarity[:, : old.shape[1]]
+        self._record_slot[rows], self._record_similarity[rows] = slot, similarity
+        k = self._k_cross
+        self._record_env[:, rows] = self._env_of_slot[slot[:, :k]].masked_fill_(similarity[:, :k] == 0, -1).T
+        return (keys[:, : old.shape[1]] != old).any(1)
 
-    def _except(self, changed: Tensor) -> None:
+    def _except(self, changed: Bool[Tensor, " records"]) -> None:
         """Redo the tasks whose record's list changed: those whose own environment is among its first k need a list without it."""
         store = self._graph["task"]
-        k = self._k_cross
         tasks = changed[store.record_index].nonzero().flatten()
-        record, env = store.record_index[tasks], store.env_index[tasks]
-        list_env = torch.where(self._record_keys > 0, store.env_index[_task(self._record_keys)], -1)
+        record, env = store.record_index[tasks], store.env_index[tasks].to(torch.int32)
         own = torch.zeros_like(tasks, dtype=torch.bool)
-        for column in list_env[:, :k].T.contiguous():
+        for column in self._record_env:
             own |= column[record] == env
-        excepted = tasks[own]
-        record = record[own]
-        keys = torch.where(list_env[record] == env[own][:, None], 0, self._record_keys[record])
-        keep = ~changed[store.record_index[self._exceptions]]
-        self._exceptions = torch.cat([self._exceptions[keep], excepted])
-        self._exception_keys = torch.cat([self._exception_keys[keep], _descending(keys)[:, :k]])
+        tasks, record, env = tasks[own], record[own], env[own]
+        slot, similarity = self._record_slot[record], self._record_similarity[record]
+        keys = self._keys(slot, similarity).masked_fill_(self._env_of_slot[slot] == env[:, None], 0)
+        slot, similarity = self._slots(_descending(keys)[:, : self._k_cross])
+        keep = ~changed[store.record_index[self._excepted]]
+        self._excepted = torch.cat([self._excepted[keep], tasks])
+        self._excepted_slot = torch.cat([self._excepted_slot[keep], slot])
+        self._excepted_similarity = torch.cat([self._excepted_similarity[keep], similarity])
 
     # ---- reading ----
 
     def lists(self, relation: Relation) -> NeighborLists:
-        """All neighbours of a relation; computed once after each change."""
+        """All neighbours of a relation, valid until the next `insert`; put together once after each."""
         if relation not in self._lists:
             match relation:
                 case "within":
-                    keys, row = self._within_keys, self._within_row
+                    slot, similarity, row = self._within_slot, self._within_similarity, self._within_row
                 case "cross":
-                    keys = torch.cat([self._record_keys[:, : self._k_cross], self._exception_keys])
+                    k, records = self._k_cross, len(self._record_slot)
+                    slot = torch.cat([self._record_slot[:, :k], self._excepted_slot])
+                    similarity = torch.cat([self._record_similarity[:, :k], self._excepted_similarity])
                     row = self._graph["task"].record_index.clone()
-                    row[self._exceptions] = torch.arange(len(self._record_keys), len(keys), device=row.device)
-            slot = torch.where(keys > 0, self._slot_of_task[_task(keys)], 0)
-            self._lists[relation] = NeighborLists(slot_index=slot, similarity=_similarity(keys), row=row)
+                    row[self._excepted] = torch.arange(records, len(slot), device=row.device)
+            self._lists[relation] = NeighborLists(slot_index=slot, similarity=similarity, row=row)
         return self._lists[relation]
 
     def slot_index(self, relation: Relation) -> Int[Tensor, "tasks k"]:
@@ -231,18 +257,14 @@ class Neighbors:
         self.insert(state["observed"])
 
 
+def _empty(rows: int, k: int, device: torch.device) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
+    """Padding: slots and similarities."""
+    return torch.zeros((rows, k), dtype=torch.int32, device=device), torch.zeros((rows, k), dtype=torch.float32, device=device)
+
+
 def _keys(similarity: Float[Tensor, "*shape"], task: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    level = (similarity * GRID).round().to(torch.int64)
-    return torch.where(level > 0, (level << 32) | (LOW - task), 0)
-
-
-def _task(keys: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Task of each key; 0 for padding."""
-    return torch.where(keys > 0, LOW - (keys & LOW), 0)
-
-
-def _similarity(keys: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return (keys >> 32).to(torch.float32) / GRID
+    level = (similarity * GRID).to(torch.int64)
+    return ((level << 32) | (LOW - task)).masked_fill_(level == 0, 0)
 
 
 def _descending(keys: Int[Tensor, "rows n"]) -> Int[Tensor, "rows n"]:
@@ -253,8 +275,8 @@ def _occurrence(values: Int[Tensor, "rows n"]) -> Int[Tensor, "rows n"]:
     """How many earlier entries of the row are equal."""
     n = values.shape[1]
     place = torch.arange(n, device=values.device)
-    ordered = sort(values * n + place)
-    value, origin = ordered // n, ordered % n
+    ordered = sort((values << 32) | place)
+    value, origin = ordered >> 32, ordered & LOW
     first = torch.cat([torch.ones_like(value[:, :1], dtype=torch.bool), value[:, 1:] != value[:, :-1]], 1)
     start = torch.where(first, place, 0).cummax(1).values
     return torch.empty_like(values).scatter_(1, origin, place - start)
@@ -276,4 +298,12 @@ def _table(group: Int[Tensor, " n"], values: Int[Tensor, " n"], groups: int) -> 
     column = _rank_in_group(group)
     table = values.new_full((groups, int(column.max()) + 1), -1)
     table[group, column] = values
+    return table
+
+
+def _sorted_table(group: Int[Tensor, " n"], values: Int[Tensor, " n"], groups: int) -> Int[Tensor, "groups width"]:
+    """The same where `group` ascends and no group is empty, padded with 0."""
+    count = torch.bincount(group, minlength=groups)
+    table = values.new_zeros((groups, int(count.max())))
+    table[group, torch.arange(len(group), device=group.device) - (count.cumsum(0) - count)[group]] = values
     return table
