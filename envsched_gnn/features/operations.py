@@ -153,7 +153,7 @@ def words(text: str) -> list[str]:
     return [_stem(word) for word in _WORD.findall(text) if word.lower() not in _STOP]
 
 
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_A-Za-z]+")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_A-Za-z]+")
 
 
 @lru_cache(maxsize=50_000)

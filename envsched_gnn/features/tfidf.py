@@ -40,8 +40,6 @@ def count(documents: Sequence[Sequence[Piece]], tokens: Callable[[Piece], list[s
         per_piece = CountVectorizer(analyzer=tokens, dtype=np.float64).fit_transform(pieces)
     except ValueError:  # an empty vocabulary
         return None
-    if len(pieces) == len(columns) == len(documents):
-        return per_piece
     occurrences = sparse.csr_matrix((np.ones(len(columns)), np.array(columns, dtype=np.int64), starts), shape=(len(documents), len(pieces)))
     counts = (occurrences @ per_piece).tocsr()
     counts.sort_indices()
