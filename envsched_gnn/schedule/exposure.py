@@ -66,7 +66,7 @@ class Exposure:
         return self.total.scatter_add(0, rows, -torch.ones_like(rows))
 
     def environment_density(self, step: int) -> Float[np.ndarray, " environments"]:
-        """n_e = sum over selections of the environment at steps s < t of 2^(-(t-s)/8), per task of it; 0 for an environment without tasks."""
+        """n_e = sum over selections of the environment at steps s < t of 2^(-(t-s)/8), per task of it; 0 where it has none."""
         recent = self.rounds[bisect_left(self.rounds, step - FORGOTTEN) : bisect_left(self.rounds, step)]
         if not recent:
             return np.zeros(self.environments)

@@ -3,9 +3,9 @@
 Knows: base scores, quotas, penalties; how to find the exact greedy batch while looking at few tasks.
 Does not know: where scores come from, which tasks are eligible and why.
 
-Only a shortlist is rescored after a pick: the tasks of highest base score. Within a round scores only fall and quotas only tighten. So no task
-outside the shortlist can beat a pick that, as it stands, is still above the base of the shortlist's last. Where that fails the shortlist grows,
-up to all tasks.
+Only a shortlist is rescored after a pick: the tasks of highest base score. Within a round scores only fall and quotas only tighten.
+So no task outside the shortlist can beat a pick that, as it stands, is still above the base of the shortlist's last.
+Where that fails the shortlist grows, up to all tasks.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BLOCKED = -(2**62)
 """Integer score of a task that may not be picked."""
 WHOLE_POOL = 4096
 """Up to so many tasks the shortlist is the whole pool."""
-SHORTLIST = 1024
-"""Tasks a phase on the first shortlist of a larger pool, or 16 a pick if that is more."""
+SHORTLIST = 256
+"""Tasks a phase on the first shortlist of a larger pool, or 4 a pick if that is more."""
 GROWTH = 8
 """Factor by which the shortlist grows."""
 
@@ -78,13 +78,13 @@ class GreedyPass:
         redundancy: Redundancy | None,
         earlier: Sequence[int] = (),
     ) -> None:
-        """`q` and `key` break ties, higher wins; `earlier` are the tasks picked by earlier requests of this round; no `redundancy`, no penalty."""
+        """`q` and `key` break ties, higher wins; `earlier`: tasks picked by earlier requests of this round; no `redundancy`, no penalty."""
         self.phases = phases
         self.eligible, self.q, self.key, self.env_index = eligible.clone(), q, key, env_index
         self.quotas, self.redundancy = quotas, redundancy
         self.picked = list(earlier)
         self.relaxed = 0
-        self.size = max(SHORTLIST, 16 * sum(phase.count for phase in phases))
+        self.size = max(SHORTLIST, 4 * sum(phase.count for phase in phases))
         if len(eligible) <= WHOLE_POOL:
             self.size = len(eligible)
 
@@ -205,7 +205,7 @@ class Shortlist:
         return choice
 
     def _in_environment(self, env: int) -> np.ndarray:
-        return np.flatnonzero(self.env == env)
+        return (self.env == env).nonzero()[0]
 
     def _penalise(self, task: int, same: np.ndarray) -> np.ndarray:
         """Raise the penalties of the candidates that are too similar to `task`; their positions."""

@@ -61,7 +61,7 @@ class Redundancy:
         similarity = self._across(pick, records, vectors)
         if len(same):
             similarity[same] = self._within(pick, tasks[same])
-        hit = np.flatnonzero(similarity > self.threshold)
+        hit = (similarity > self.threshold).nonzero()[0]
         return hit, self.weight * (similarity[hit] - self.threshold)
 
     def _across(self, pick: int, records: np.ndarray, vectors: np.ndarray | None) -> np.ndarray:

@@ -1,0 +1,105 @@
+"""Metrics: what a trainer's logger should show of a scheduler.
+
+Knows: names and definitions; all keys start with `envsched/`.
+Does not know: loggers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from envsched_gnn.ops import percentile_rank
+from envsched_gnn.predict.mixture import PRIORS, STRENGTHS
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from envsched_gnn.schedule.book import Book
+    from envsched_gnn.schedule.reports import Latest
+
+COUNTS = (
+    "selected",
+    "groups",
+    "observed",
+    "failed",
+    "masked",
+    "duplicates",
+    "unknown",
+    "malformed",
+    "not_a_number",
+    "out_of_range",
+    "wrong_step",
+    "cancelled",
+    "relaxations",
+)
+"""Totals of the run."""
+
+
+def book_metrics(book: Book) -> dict[str, float]:
+    """Everything that the book knows, flat; a figure that does not exist yet is left out."""
+    figures: dict[str, float] = {f"total/{name}": book.counts[name] for name in COUNTS}
+    figures |= {"rounds": len(book.exposure.rounds), "in_flight": sum(not entry.cancelled for entry in book.open.values())}
+    figures |= _seen(book) | _batch(book) | _latest(book.latest)
+    return {f"envsched/{name}": float(value) for name, value in figures.items()}
+
+
+def expert_metrics(weights: Float[Tensor, " experts"]) -> dict[str, float]:
+    """How the experts of preset `default` stand: the largest weight, and the shares of the priors."""
+    shares = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
+    figures = {f"envsched/expert/{name}": share for name, share in zip(PRIORS, shares, strict=True)}
+    return figures | {"envsched/expert/largest": float(weights.max())}
+
+
+def _seen(book: Book) -> dict[str, float]:
+    """Share of tasks and of environments with tasks that were selected at least once."""
+    selected = (book.exposure.total > 0).cpu().numpy()
+    environments = len(np.unique(book.env_index[selected]))
+    return {"seen/tasks": float(selected.mean()), "seen/environments": environments / max(int((book.exposure.sizes > 0).sum()), 1)}
+
+
+def _batch(book: Book) -> dict[str, float]:
+    """The selections of the latest step."""
+    chosen = [selection for (step, _, _), selection in book.memo.items() if step == book.last_step]
+    picks = [pick for selection in chosen for pick in selection.picks]
+    if not picks:
+        return {}
+    figures: dict[str, float] = {
+        "batch/step": book.last_step,
+        "batch/size": len(picks),
+        "batch/environments": len({pick.env_id for pick in picks}),
+        "batch/relaxations": sum(len(selection.relaxations) for selection in chosen),
+        "batch/predicted_variance": float(np.mean([pick.predicted_variance for pick in picks])),
+        "batch/p_informative": float(np.mean([pick.p_informative for pick in picks])),
+    }
+    for phase in ("cold", "coverage", "exploitation"):
+        figures[f"batch/{phase}"] = sum(pick.phase == phase for pick in picks)
+    return figures
+
+
+def _latest(latest: Latest) -> dict[str, float]:
+    """The latest round that reported; rewards are normalised to [0, 1]."""
+    if not latest.variance:
+        return {}
+    figures: dict[str, float] = {
+        "round/step": latest.step,
+        "round/variance_mean": float(np.mean(latest.variance)),
+        "round/variance_median": float(np.median(latest.variance)),
+        "round/zero_variance_share": float(np.mean(np.array(latest.variance) == 0)),
+        "round/reward_mean": float(np.mean(latest.mean)),
+        "round/reward_median": float(np.median(latest.mean)),
+    }
+    correlation = rank_correlation(latest.predicted, latest.realised)
+    return figures if correlation is None else figures | {"round/rank_correlation": correlation}
+
+
+def rank_correlation(predicted: list[float], realised: list[float]) -> float | None:
+    """Spearman's correlation, ties averaged; None where one side is constant."""
+    if len(predicted) < 2:
+        return None
+    a, b = (percentile_rank(torch.tensor(x, dtype=torch.float64)) - 0.5 for x in (predicted, realised))
+    spread = float(a.square().sum() * b.square().sum())
+    return float((a * b).sum()) / spread**0.5 if spread > 0 else None
