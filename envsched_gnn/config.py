@@ -38,9 +38,10 @@ class ToolWorldConfig:
     trivial: float = 0.1
     """Share of tasks that one obvious call solves."""
     cluster_environment: float = 0.5
-    """0: impossible and trivial tasks are spread evenly over environments; 1: packed into whole environments."""
+    """How strongly impossible and trivial tasks cluster by environment. 0: independent draws; 1: whole environments. A loading: the latent
+    correlation of two tasks of an environment is its square; the formula stands in `pool/toolworld/outline.py`."""
     cluster_pattern: float = 0.5
-    """The same, over abstract patterns."""
+    """The same, by abstract pattern. If the squares of both add up to more than 1, both are divided by the root of that sum."""
     reward: Literal["fractional", "binary"] = "fractional"
     min_operations: int = 1
     max_operations: int = 8
