@@ -192,7 +192,9 @@ class Player:
             return []
         self._stage("score")
         state, initial = self._episode.state(), self._task.initial_state or {}
-        return [inspect_check(check, state, initial) for check in self._task.verifier.checks]
+        checks = [inspect_check(check, state, initial) for check in self._task.verifier.checks]
+        self._began = ("idle", 0.0)  # the score alone is timed
+        return checks
 
     def _stage(self, stage: str) -> None:
         """Close the books of the last stage, and tell the parent to start the clock of this one."""
