@@ -19,9 +19,10 @@ import torch
 
 from envsched_gnn.errors import GraphError, HistoryError, message
 from envsched_gnn.history import GroupStatistics, group_statistics
-from envsched_gnn.records import Phase, Pick, Prediction, Relaxation, RolloutGroup, Selection
+from envsched_gnn.records import Pick, Prediction, Relaxation, RolloutGroup, Selection
 from envsched_gnn.schedule import groups as incoming
 from envsched_gnn.schedule.exposure import Exposure
+from envsched_gnn.schedule.greedy import Choice
 from envsched_gnn.schedule.reports import Accepted, Latest, Open, moved
 
 if TYPE_CHECKING:
@@ -114,32 +115,28 @@ class Book:
         return None
 
     def register(
-        self,
-        request: Request,
-        picks: Sequence[tuple[int, Phase, float]],
-        prediction: Prediction | None,
-        values: Sequence[tuple[float, float]],
-        relaxations: Sequence[Relaxation] = (),
+        self, request: Request, choices: Sequence[Choice], prediction: Prediction | None, values: Sequence[Sequence[float]]
     ) -> Selection:
-        """Write down the answer to a request: `picks` (task, phase, score) in rank order; `prediction` and `values` (u, p) are of these."""
+        """Write down the answer to a request: `choices` in rank order; `prediction` and `values` (u, p) are of these."""
         step = request[0]
-        entries = []
-        for rank, ((task, phase, score), (variance, p)) in enumerate(zip(picks, values, strict=True)):
-            env_id, task_id = self.env_ids[self.env_index[task]], self.task_ids[task]
+        entries, relaxations = [], []
+        for position, (choice, (variance, p)) in enumerate(zip(choices, values, strict=True)):
+            env_id, task_id = self.env_ids[self.env_index[choice.task]], self.task_ids[choice.task]
             pick = Pick(
-                rank=rank + 1,
+                rank=position + 1,
                 env_id=env_id,
                 task_id=task_id,
-                task_index=task,
+                task_index=choice.task,
                 group_id=f"{step}:{env_id}/{task_id}",
-                phase=phase,
-                score=score,
+                phase=choice.phase,
+                score=choice.score,
                 predicted_variance=variance,
                 p_informative=p,
             )
+            relaxations += [Relaxation(quota=quota, env_id=env_id, task_id=task_id) for quota in choice.broken]
             entries.append(pick)
             self.open[pick.group_id] = Open(
-                step=step, task=task, predicted_variance=variance, p_informative=p, batch=prediction, position=rank
+                step=step, task=choice.task, predicted_variance=variance, p_informative=p, batch=prediction, position=position
             )
         selection = Selection(step=step, picks=tuple(entries), relaxations=tuple(relaxations))
         self.exposure.add(step, [pick.task_index for pick in entries])

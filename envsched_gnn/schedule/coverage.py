@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from envsched_gnn.ops import weighted_gather
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
+
+    from envsched_gnn.graph.neighbors import Neighbors
+    from envsched_gnn.records import Evidence, Prediction
 
 EXPOSURE_SCALE = 16.0
 """Selections after which the exploitation score has fallen to 0.71 (paper)."""
@@ -37,6 +42,15 @@ def task_term(c: Int[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
 def pattern_term(evidence: Float[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
     """2 / (2 + sum_j a_ij), over the cross neighbours, half-life 8 (ours)."""
     return PATTERN_STRENGTH / (PATTERN_STRENGTH + evidence)
+
+
+def cross_evidence(evidence: Evidence, prediction: Prediction, neighbors: Neighbors) -> Float[Tensor, " tasks"]:
+    """sum_j a_ij over the cross neighbours, half-life 8; the heuristic predictor has it at hand."""
+    if "cross_weight" in prediction.parts:
+        return prediction.parts["cross_weight"]
+    lists = neighbors.lists("cross")
+    table = evidence.weight[0][neighbors.observed][:, None].contiguous()
+    return weighted_gather(table, lists.slot_index, lists.similarity)[lists.row, 0]
 
 
 def coverage_score(env_term: Float[Tensor, " tasks"], task_term: Float[Tensor, " tasks"], pattern_term: Float[Tensor, " tasks"]) -> Tensor:

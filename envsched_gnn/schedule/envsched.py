@@ -19,12 +19,11 @@ from torch import Tensor
 from envsched_gnn.config import PredictConfig, Preset, SelectConfig
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import History
-from envsched_gnn.ops import weighted_gather
 from envsched_gnn.predict import Predictor
 from envsched_gnn.predict.heuristic import HeuristicPredictor
-from envsched_gnn.records import Evidence, LoadReport, Phase, Prediction, Relaxation, RolloutGroup, Selection
+from envsched_gnn.records import Evidence, LoadReport, Prediction, RolloutGroup, Selection
 from envsched_gnn.schedule import coverage, state
-from envsched_gnn.schedule.book import Book, check_pool, shadow_request
+from envsched_gnn.schedule.book import Book, Request, check_pool, shadow_request
 from envsched_gnn.schedule.explain import Explanation, explain
 from envsched_gnn.schedule.greedy import SCALE, Choice, GreedyPass, PhaseScore
 from envsched_gnn.schedule.groups import collect
@@ -36,7 +35,6 @@ from envsched_gnn.schedule.redundancy import Redundancy
 from envsched_gnn.schedule.reports import Accepted
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from torch_geometric.data import HeteroData
 
     from envsched_gnn.pool.pool import Pool
@@ -132,9 +130,7 @@ class EnvSched:
         if known is not None:
             return known
         evidence, prediction = self.predicted(request[0])
-        choices = self._choose(request[0], request[1], evidence, prediction)
-        picks = [(choice.task, choice.phase, choice.score) for choice in choices]
-        return self._register(request, picks, prediction, self._relaxations(choices))
+        return self._register(request, self._choose(request[0], request[1], evidence, prediction), prediction)
 
     def predicted(self, step: int) -> tuple[Evidence, Prediction]:
         """What is known before `step`, and what that predicts."""
@@ -181,17 +177,9 @@ class EnvSched:
         n_e = torch.from_numpy(exposure.environment_density(step)).to(count.device)
         nbar = coverage.mean_density(n_e, torch.from_numpy(self._schedulable).to(count.device), self.batch_size, len(count))
         env_term = coverage.environment_term(n_e, nbar)[store.env_index]
-        pattern = coverage.pattern_term(self._cross_evidence(evidence, prediction))
+        pattern = coverage.pattern_term(coverage.cross_evidence(evidence, prediction, self.neighbors))
         cover = coverage.coverage_score(env_term, coverage.task_term(count), pattern)
         return cover, coverage.exploitation_score(prediction.informativeness, count)
-
-    def _cross_evidence(self, evidence: Evidence, prediction: Prediction) -> Float[Tensor, " tasks"]:
-        """sum_j a_ij over the cross neighbours, long horizon."""
-        if "cross_weight" in prediction.parts:
-            return prediction.parts["cross_weight"]
-        lists = self.neighbors.lists("cross")
-        table = evidence.weight[0][self.neighbors.observed][:, None].contiguous()
-        return weighted_gather(table, lists.slot_index, lists.similarity)[lists.row, 0]
 
     def _eligible(self, step: int) -> Tensor:
         """Not held out, not quarantined, not in flight, not yet picked at this step; [tasks] bool."""
@@ -208,21 +196,10 @@ class EnvSched:
         """Limits and counts as the round `step` stands."""
         return quotas_at(self.book.exposure, step, self.select_config, len(self._schedulable))
 
-    def _relaxations(self, choices: Sequence[Choice]) -> list[Relaxation]:
-        env_ids, task_ids, env_index = self.book.env_ids, self.book.task_ids, self.book.env_index
-        return [Relaxation(quota=q, env_id=env_ids[env_index[c.task]], task_id=task_ids[c.task]) for c in choices for q in c.broken]
-
-    def _register(
-        self,
-        request: tuple[int, int, str | None],
-        picks: Sequence[tuple[int, Phase, float]],
-        prediction: Prediction,
-        relaxations: Sequence[Relaxation] = (),
-    ) -> Selection:
-        rows = torch.tensor([task for task, _, _ in picks], dtype=torch.int64, device=prediction.informativeness.device)
+    def _register(self, request: Request, choices: Sequence[Choice], prediction: Prediction) -> Selection:
+        rows = torch.tensor([choice.task for choice in choices], dtype=torch.int64, device=prediction.informativeness.device)
         at = prediction.at(rows)
-        values = torch.stack([at.predicted_variance, at.p_informative], 1).tolist()
-        return self.book.register(request, picks, at, values, relaxations)
+        return self.book.register(request, choices, at, torch.stack([at.predicted_variance, at.p_informative], 1).tolist())
 
     @torch.no_grad()
     def shadow(self, step: int, task_ids: Sequence[str]) -> Selection:
@@ -241,7 +218,8 @@ class EnvSched:
         rows = self.book.shadow_rows(request[0], task_ids)
         _, prediction = self.predicted(request[0])
         q = prediction.informativeness[rows].tolist()
-        return self._register(request, [(row, "shadow", score) for row, score in zip(rows, q, strict=True)], prediction)
+        choices = [Choice(task=row, phase="shadow", score=score) for row, score in zip(rows, q, strict=True)]
+        return self._register(request, choices, prediction)
 
     # ---- observe ----
 

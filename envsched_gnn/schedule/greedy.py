@@ -56,7 +56,7 @@ class Choice:
     task: int
     phase: Phase
     score: float
-    broken: tuple[Quota, ...]
+    broken: tuple[Quota, ...] = ()
     """Quotas that the pick breaks."""
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from envsched_gnn.records import LoadReport, Phase, RolloutGroup, Selection
+from envsched_gnn.records import LoadReport, RolloutGroup, Selection
 from envsched_gnn.schedule import state
 from envsched_gnn.schedule.book import Book
+from envsched_gnn.schedule.greedy import Choice
 from envsched_gnn.schedule.groups import collect
 from envsched_gnn.schedule.keys import task_keys
 from envsched_gnn.schedule.metrics import book_metrics
@@ -66,8 +67,8 @@ class Uniform:
             chosen += rows[at[order]].tolist()[: request[1] - len(chosen)]
             if len(chosen) == request[1]:
                 break
-        phase: Phase = "uniform"
-        return self.book.register(request, [(row, phase, 0.0) for row in chosen], None, [(0.0, 0.0)] * len(chosen))
+        choices = [Choice(task=row, phase="uniform", score=0.0) for row in chosen]
+        return self.book.register(request, choices, None, [(0.0, 0.0)] * len(chosen))
 
     def observe(self, groups: Iterable[RolloutGroup] | Selection, rewards: Any = None) -> None:
         """Count the groups that came back; the same forms as `EnvSched.observe`."""
