@@ -119,10 +119,17 @@ class History:
         self.num_tasks = num_tasks
         self.half_lives = (half_life_long, half_life_short, half_life_informative)
         self.v_floor = v_floor
+        self._device = torch.device(device)
+        self._clear()
+
+    def _clear(self) -> None:
         self._count = 0
-        self._tasks = torch.empty(0, dtype=torch.int64, device=device)
-        self._steps = torch.empty(0, dtype=torch.int64, device=device)
-        self._values = torch.empty((3, 0), dtype=torch.float64, device=device)
+        self._tasks, self._steps, self._row, self._round = torch.empty((4, 0), dtype=torch.int64, device=self._device).unbind()
+        self._values = torch.empty((3, 0), dtype=torch.float64, device=self._device)
+        # Tasks and steps are numbered as they appear, so that reading the evidence sorts nothing.
+        self._observed = torch.empty(0, dtype=torch.int64, device=self._device)
+        self._row_of_task = torch.full((self.num_tasks,), -1, dtype=torch.int64, device=self._device)
+        self._round_of_step: dict[int, int] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -130,7 +137,7 @@ class History:
     @property
     def device(self) -> torch.device:
         """Where the log lies."""
-        return self._values.device
+        return self._device
 
     @property
     def tasks(self) -> Int[Tensor, " observations"]:
@@ -149,7 +156,9 @@ class History:
 
     def to(self, device: torch.device | str) -> History:
         """Move the log; returns self."""
-        self._tasks, self._steps, self._values = (x.to(device) for x in (self._tasks, self._steps, self._values))
+        state = self.state_dict()
+        self._device = torch.device(device)
+        self.load_state_dict(state)
         return self
 
     def add(self, tasks: Tensor, steps: Tensor, variance: Tensor, mean: Tensor, dispersion: Tensor) -> None:
@@ -157,17 +166,29 @@ class History:
         end = self._count + tasks.numel()
         if end > self._tasks.numel():
             self._grow(max(end, 2 * self._tasks.numel(), 1024))
-        new = slice(self._count, end)
-        self._tasks[new] = tasks.to(self.device)
-        self._steps[new] = steps.to(self.device)
-        for row, y in enumerate((variance, mean, dispersion)):
-            self._values[row, new] = y.to(self.device, torch.float64)
+        new, tasks = slice(self._count, end), tasks.to(self._device)
+        self._tasks[new], self._steps[new] = tasks, steps.to(self._device)
+        self._row[new], self._round[new] = self._rows(tasks), self._rounds(steps)
+        for stat, y in enumerate((variance, mean, dispersion)):
+            self._values[stat, new] = y.to(self._device, torch.float64)
         self._count = end
 
+    def _rows(self, tasks: Tensor) -> Tensor:
+        first = torch.unique(tasks[self._row_of_task[tasks] < 0])
+        self._row_of_task[first] = torch.arange(len(self._observed), len(self._observed) + len(first), device=self._device)
+        self._observed = torch.cat([self._observed, first])
+        return self._row_of_task[tasks]
+
+    def _rounds(self, steps: Tensor) -> Tensor:
+        distinct, at = torch.unique(steps, return_inverse=True)
+        numbers = [self._round_of_step.setdefault(step, len(self._round_of_step)) for step in distinct.tolist()]
+        return torch.tensor(numbers, dtype=torch.int64, device=self._device)[at.to(self._device)]
+
     def _grow(self, capacity: int) -> None:
-        tasks, steps, values = self.tasks, self.steps, self.values
-        self._tasks, self._steps, self._values = tasks.new_zeros(capacity), steps.new_zeros(capacity), values.new_zeros((3, capacity))
-        self._tasks[: self._count], self._steps[: self._count], self._values[:, : self._count] = tasks, steps, values
+        extra = capacity - self._tasks.numel()
+        self._tasks, self._steps, self._row, self._round, self._values = (
+            torch.nn.functional.pad(log, (0, extra)) for log in (self._tasks, self._steps, self._row, self._round, self._values)
+        )
 
     def evidence(self, step: int) -> Evidence:
         """What the groups selected before `step` say (paper; details ours).
@@ -177,42 +198,38 @@ class History:
 
         Weights are summed relative to the latest step, so that neither references nor estimates underflow.
         """
-        tasks, steps, values = self._before(step)
-        if tasks.numel() == 0:
+        latest = max((s for s in self._round_of_step if s < step), default=None)
+        if latest is None:
             return self._nothing()
-        rounds, at = torch.unique(steps, return_inverse=True)
-        observed, row = torch.unique(tasks, return_inverse=True)
-        latest = int(rounds[-1])
-        half_lives = torch.tensor(self.half_lives, dtype=torch.float64, device=self.device)[:, None]
-        w_round = torch.exp2((rounds - latest) / half_lives)
-        z = informative(values[0], self.v_floor).to(torch.float64)
+        rounds = torch.tensor(list(self._round_of_step), dtype=torch.float64, device=self._device)
+        half_lives = torch.tensor(self.half_lives, dtype=torch.float64, device=self._device)[:, None]
+        w_round = torch.exp2((rounds - latest) / half_lives).masked_fill_(rounds >= step, 0)
+        values, at, row = self.values, self._round[: self._count], self._row[: self._count]
+        z = (values[0] > self.v_floor).to(torch.float64)
         totals = segment_sum(torch.cat([torch.ones_like(z)[None], values, z[None]]), at, rounds.numel())
         n, mu, z_round = totals[0], totals[1:4] / totals[0], totals[4]
-        reference = ((w_round[:2] * n) @ mu.t()) / (w_round[:2] @ n)[:, None]
-        upper = torch.tensor(UPPER, dtype=torch.float64, device=self.device)[:, None]
-        centred = (values - mu[:, at] + reference[:, :, None]).clamp_(min=0).minimum(upper)
-        w = w_round[:, at]
+        # Sums, not matrix products: the last bit of those depends on where in memory they lie, and a resumed run must repeat every bit.
+        reference = ((w_round[:2] * n)[:, None] * mu).sum(2) / (w_round[:2] * n).sum(1)[:, None]
+        upper = torch.tensor(UPPER, dtype=torch.float64, device=self._device)[:, None]
+        centred = ((values - mu.index_select(1, at)) + reference[:, :, None]).clamp_(min=0).minimum(upper)
+        w = w_round.index_select(1, at)
         terms = torch.cat([w, (w[:2, None] * centred).flatten(0, 1), (w[2] * z)[None]])
-        dense = self._dense(segment_sum(terms, row, observed.numel()), observed, torch.exp2((latest - step) / half_lives))
-        level = float((w_round[0] @ z_round) / (w_round[0] @ n))
-        return self._evidence(dense, reference, level)
+        sums = segment_sum(terms, row, len(self._observed))
+        level = float((w_round[0] * z_round).sum() / (w_round[0] * n).sum())
+        return self._evidence(self._dense(sums, torch.exp2((latest - step) / half_lives)), reference, level)
 
-    def _before(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        keep = (self.steps < step).nonzero().flatten()
-        return self.tasks[keep], self.steps[keep], self.values[:, keep]
-
-    def _dense(self, sums: Tensor, observed: Tensor, decay: Tensor) -> Float[Tensor, "10 tasks"]:
+    def _dense(self, sums: Tensor, decay: Tensor) -> Float[Tensor, "10 tasks"]:
         """Sums over the observed tasks -> weights and estimates of all tasks. A task whose weight has underflowed counts as unobserved."""
         weight, total = sums[:3], sums[3:]
         divisor = weight[[0, 0, 0, 1, 1, 1, 2]]
         own = torch.where(divisor > 0, total / divisor, 0)
-        dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self.device)
-        dense[:, observed] = torch.cat([weight * decay, own])
+        dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self._device)
+        dense[:, self._observed] = torch.cat([weight * decay, own])
         return dense
 
     def _nothing(self) -> Evidence:
-        dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self.device)
-        reference = torch.tensor([NO_REFERENCE, NO_REFERENCE], dtype=torch.float64, device=self.device)
+        dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self._device)
+        reference = torch.tensor([NO_REFERENCE, NO_REFERENCE], dtype=torch.float64, device=self._device)
         return self._evidence(dense, reference, NO_LEVEL)
 
     @staticmethod
@@ -232,5 +249,5 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the log; the order of arrival is kept, so evidence is bit-equal."""
-        self._count = 0
+        self._clear()
         self.add(state["tasks"], state["steps"], *state["values"])

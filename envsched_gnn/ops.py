@@ -49,24 +49,35 @@ def _segment_sum_sorted(values: Tensor, index: Tensor, size: int) -> Tensor:
 
 def percentile_rank(x: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     """`pr = (average rank - 0.5) / N` of round(x * 2^32); ties share their average rank (paper; integers ours)."""
-    n = x.numel()
-    ordered, order = _sort((x * RANK_SCALE).round().to(torch.int64))
+    key = (x * RANK_SCALE).round_().to(torch.int64)
+    if not x.is_cuda:
+        return torch.from_numpy(_percentile_rank_packed(key.numpy()))
+    n = key.numel()
+    ordered, order = torch.sort(key)
     start = torch.cat([order.new_zeros(1), (ordered[1:] != ordered[:-1]).nonzero().flatten() + 1])
     end = torch.cat([start[1:], start.new_tensor([n])])
     rank = ((start + end).to(torch.float64) / (2 * n)).repeat_interleave(end - start, output_size=n)
     return torch.empty(n, dtype=torch.float64, device=x.device).scatter_(0, order, rank)
 
 
-def _sort(key: Int[Tensor, " N"]) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
-    """(sorted keys, order). On the CPU both travel in one int64: numpy's vector sort is several times faster than an argsort."""
-    if key.is_cuda:
-        ordered, order = torch.sort(key)
-        return ordered, order
-    bits = max(key.numel() - 1, 1).bit_length()
-    low, high = torch.aminmax(key)
-    assert max(-int(low), int(high)) < 1 << (63 - bits), f"values from {low / RANK_SCALE} to {high / RANK_SCALE} are too large to be ranked"
-    packed = torch.from_numpy(np.sort(((key << bits) | torch.arange(key.numel())).numpy()))
-    return packed >> bits, packed & ((1 << bits) - 1)
+def _percentile_rank_packed(key: np.ndarray) -> np.ndarray:
+    """The same on the CPU, where key and position share one int64: numpy's vector sort of it is several times faster than an argsort."""
+    n = len(key)
+    bits = max(n - 1, 1).bit_length()
+    if max(-int(key.min()), int(key.max())) >= 1 << (63 - bits):
+        raise ValueError(
+            f"values from {key.min() / RANK_SCALE} to {key.max() / RANK_SCALE} cannot be ranked; expected |x| < {2.0 ** (31 - bits)}"
+        )
+    key <<= bits
+    key |= np.arange(n)
+    key.sort()
+    order = key & ((1 << bits) - 1)
+    key >>= bits
+    start = np.concatenate([[0], np.flatnonzero(key[1:] != key[:-1]) + 1])
+    end = np.append(start[1:], n)
+    rank = np.empty(n)
+    rank[order] = np.repeat((start + end) / (2 * n), end - start)
+    return rank
 
 
 def sort(x: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
@@ -77,10 +88,12 @@ def sort(x: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
 def quantile_map(ordered: Float[Tensor, " N"], p: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Empirical quantile function of `ordered` (ascending) at p, linear between plotting positions (k - 0.5)/N, clamped outside."""
     n = ordered.numel()
-    position = (p * n - 0.5).clamp_(0, n - 1)
+    position = (p * n).sub_(0.5).clamp_(0, n - 1)
     below = position.to(torch.int64).clamp_(max=max(n - 2, 0))
-    low = ordered[below]
-    return low + (position - below) * (ordered[(below + 1).clamp_(max=n - 1)] - low)
+    low = ordered.index_select(0, below)
+    position -= below
+    high = ordered.index_select(0, (below + 1).clamp_(max=n - 1))
+    return high.sub_(low).mul_(position).add_(low)
 
 
 def weighted_gather(

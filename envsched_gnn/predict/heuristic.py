@@ -13,16 +13,20 @@ import torch
 from torch import Tensor
 
 from envsched_gnn.config import Preset
-from envsched_gnn.graph.neighbors import Neighbors
-from envsched_gnn.history import GroupStatistics, informative
+from envsched_gnn.graph.neighbors import Neighbors, Relation
+from envsched_gnn.history import STATS, GroupStatistics, informative
 from envsched_gnn.ops import percentile_rank
 from envsched_gnn.predict import mixture, paper
-from envsched_gnn.predict.propagate import evidence_sums, relation_estimate, shrink
+from envsched_gnn.predict.propagate import relation_estimate, shrink
 from envsched_gnn.records import Evidence, Prediction
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch_geometric.data import HeteroData
+
+RELATIONS: tuple[Relation, ...] = ("within", "cross")
+EXPERT_PARTS = ("informative_weight", "informative_estimate", "prior_level", "prior_within", "prior_cross")
+"""Parts of a Prediction that the experts read."""
 
 
 class HeuristicPredictor:
@@ -36,35 +40,17 @@ class HeuristicPredictor:
         self.experts = mixture.ExpertWeights()
 
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:
-        """Informativeness, predicted variance and P(v > v_floor) of every task.
+        """Informativeness, predicted variance and P(v > v_floor) of every task; float64.
 
-        `parts`, each [tasks], y in variance, mean, dispersion, on the long horizon: `estimate_{y}` (est_y), `within_{y}`, `cross_{y}` (rel_y),
-        `within_weight`, `cross_weight` (sum_j a_ij); `variance_long`, `variance_short` (u_h); and for the experts `informative_weight`,
-        `informative_estimate`, `prior_level`, `prior_within`, `prior_cross`.
+        `parts`, each [tasks], y in variance, mean, dispersion, on the long horizon: `estimate_{y}` (est_y), `within_{y}` and `cross_{y}`
+        (rel_y), `within_weight` and `cross_weight` (sum_j a_ij); `variance_long`, `variance_short` (u_h); and for the experts
+        `informative_weight`, `informative_estimate`, `prior_level`, `prior_within`, `prior_cross`.
         """
-        seen = self.neighbors.observed
-        own, weight = evidence.estimate[..., seen], evidence.weight[:, seen]
-        zbar, z_weight = evidence.informative_estimate[seen], evidence.informative_weight[seen]
-        level = torch.full((1, 1), evidence.informative_level, dtype=torch.float64, device=own.device)
-        parts: dict[str, Tensor] = {}
-        relations, priors = [], []
-        for name in ("within", "cross"):
-            lists = self.neighbors.lists(name)
-            total, weighted = evidence_sums(own, weight, lists)
-            relations.append(relation_estimate(total, weighted, evidence.reference, paper.GRAPH_STRENGTH)[..., lists.row])
-            z_total, z_weighted = evidence_sums(zbar[None, None], z_weight[None], lists)
-            priors.append(relation_estimate(z_total, z_weighted, level, mixture.GRAPH_STRENGTH)[0, 0, lists.row])
-            parts[f"{name}_weight"] = total[0, lists.row]
-        estimate = shrink(evidence.estimate, evidence.weight[:, None], (relations[0] + relations[1]) / 2, paper.SHRINKAGE_STRENGTH)
-        u_long, u_short = (paper.horizon_variance(estimate[horizon]) for horizon in range(2))
-        u = paper.predicted_variance(u_long, u_short)
-        for y, stat in enumerate(("variance", "mean", "dispersion")):
-            parts[f"estimate_{stat}"] = estimate[0, y]
-            parts[f"within_{stat}"], parts[f"cross_{stat}"] = relations[0][0, y], relations[1][0, y]
-        parts |= {"variance_long": u_long, "variance_short": u_short}
-        parts |= {"informative_weight": evidence.informative_weight, "informative_estimate": evidence.informative_estimate}
-        parts |= {"prior_level": level[0].expand(len(u)), "prior_within": priors[0], "prior_cross": priors[1]}
-        p = mixture.mixed_probability(_priors(parts), evidence.informative_weight, evidence.informative_estimate, self.experts.weights())
+        parts = self._relations(evidence)
+        # Only tasks with evidence of their own differ from their prior: shrinkage with W = 0 is the prior.
+        seen = torch.maximum(evidence.weight.amax(0), evidence.informative_weight).nonzero().flatten()
+        u = self._predicted_variance(evidence, seen, parts)
+        p = self._informative_probability(evidence, seen, parts)
         match self.preset:
             case "paper":
                 q = percentile_rank(u)
@@ -72,10 +58,48 @@ class HeuristicPredictor:
                 q = percentile_rank(p)
         return Prediction(informativeness=q, predicted_variance=u, p_informative=p, parts=parts)
 
+    def _relations(self, evidence: Evidence) -> dict[str, Tensor]:
+        """Relation estimates of all seven columns (v, m, d long; v, m, d short; z) of every task."""
+        seen, reference = self.neighbors.observed, evidence.reference
+        own = torch.cat([evidence.estimate.flatten(0, 1)[:, seen], evidence.informative_estimate[None, seen]])
+        weight = torch.cat([evidence.weight[:, seen], evidence.informative_weight[None, seen]])
+        group = torch.tensor([0, 0, 0, 1, 1, 1, 2], device=own.device)
+        ref = torch.cat([reference.flatten(), reference.new_tensor([evidence.informative_level])])
+        strength = reference.new_tensor([paper.GRAPH_STRENGTH] * 6 + [mixture.GRAPH_STRENGTH])
+        parts: dict[str, Tensor] = {}
+        for relation in RELATIONS:
+            lists = self.neighbors.lists(relation)
+            rel, a = relation_estimate(own, weight, group, ref, strength, lists)
+            names = [f"{relation}_{stat}" for stat in STATS] + [f"{relation}_{stat}_short" for stat in STATS] + [f"prior_{relation}"]
+            parts |= {name: column.index_select(0, lists.row) for name, column in zip(names, rel, strict=True)}
+            parts[f"{relation}_weight"] = a[0].index_select(0, lists.row)
+        return parts
+
+    def _predicted_variance(self, evidence: Evidence, seen: Tensor, parts: dict[str, Tensor]) -> Float[Tensor, " tasks"]:
+        """u; adds the long estimates and both u_h to `parts`, and takes the short relation estimates out: nobody reads them."""
+        short = [
+            shrunk_to_prior(evidence, 1, y, seen, parts.pop(f"within_{s}_short"), parts.pop(f"cross_{s}_short"))
+            for y, s in enumerate(STATS)
+        ]
+        long = [shrunk_to_prior(evidence, 0, y, seen, parts[f"within_{s}"], parts[f"cross_{s}"]) for y, s in enumerate(STATS)]
+        parts |= {f"estimate_{stat}": estimate for stat, estimate in zip(STATS, long, strict=True)}
+        parts |= {"variance_long": paper.horizon_variance(*long), "variance_short": paper.horizon_variance(*short)}
+        return paper.predicted_variance(parts["variance_long"], parts["variance_short"])
+
+    def _informative_probability(self, evidence: Evidence, seen: Tensor, parts: dict[str, Tensor]) -> Float[Tensor, " tasks"]:
+        """Mixture of the experts; adds what they read to `parts`."""
+        within, cross = parts["prior_within"], parts["prior_cross"]
+        parts["informative_weight"], parts["informative_estimate"] = evidence.informative_weight, evidence.informative_estimate
+        parts["prior_level"] = within.new_full((1,), evidence.informative_level).expand(len(within))
+        weights = self.experts.weights()
+        p = mixture.mixed_prior(evidence.informative_level, within, cross, weights)
+        # Not a matrix product: its last bit depends on where in memory its operands lie, and a resumed run must repeat every bit.
+        p[seen] = (weights.to(p.device)[:, None] * _experts({name: parts[name][seen] for name in EXPERT_PARTS})).sum(0)
+        return p
+
     def experts_at(self, before: Prediction) -> Float[Tensor, "experts n"]:
         """p_e of the tasks of a (restricted) prediction."""
-        parts = before.parts
-        return mixture.expert_probabilities(_priors(parts), parts["informative_weight"], parts["informative_estimate"])
+        return _experts(before.parts)
 
     def update(self, step: int, groups: GroupStatistics, before: Prediction) -> None:
         """Score the experts by the round's observed groups (preset `default`); preset `paper` leaves their weights uniform."""
@@ -93,7 +117,15 @@ class HeuristicPredictor:
         self.experts.load_state_dict(state["experts"])
 
 
-def _priors(parts: Mapping[str, Tensor]) -> Float[Tensor, "priors n"]:
-    """In the order of mixture.PRIORS."""
+def shrunk_to_prior(evidence: Evidence, horizon: int, y: int, seen: Tensor, within: Tensor, cross: Tensor) -> Float[Tensor, " tasks"]:
+    """`est_y`: shrinkage toward `prior_y = (rel_y^within + rel_y^cross) / 2` (paper)."""
+    estimate = (within + cross).div_(2)
+    own, weight = evidence.estimate[horizon, y, seen], evidence.weight[horizon, seen]
+    estimate[seen] = shrink(own, weight, estimate[seen], paper.SHRINKAGE_STRENGTH)
+    return estimate
+
+
+def _experts(parts: Mapping[str, Tensor]) -> Float[Tensor, "experts n"]:
     within, cross = parts["prior_within"], parts["prior_cross"]
-    return torch.stack([parts["prior_level"], within, cross, (within + cross) / 2])
+    priors = torch.stack([parts["prior_level"], within, cross, (within + cross) / 2])
+    return mixture.expert_probabilities(priors, parts["informative_weight"], parts["informative_estimate"])

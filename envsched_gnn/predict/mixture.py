@@ -35,16 +35,12 @@ def expert_probabilities(
     return ((weight * zbar + c * priors) / (weight + c)).flatten(0, 1)
 
 
-def mixed_probability(
-    priors: Float[Tensor, "priors n"], weight: Float[Tensor, " n"], zbar: Float[Tensor, " n"], expert_weights: Float[Tensor, " experts"]
+def mixed_prior(
+    level: float, within: Float[Tensor, " n"], cross: Float[Tensor, " n"], weights: Float[Tensor, " experts"]
 ) -> Float[Tensor, " n"]:
-    """`p = sum_e weight_e p_e`, summed over the priors first: one small matrix product, no [12, n]."""
-    shares = expert_weights.to(priors.device, priors.dtype).view(len(STRENGTHS), len(PRIORS))
-    by_strength = shares @ priors
-    p = torch.zeros_like(zbar)
-    for c, share, prior in zip(STRENGTHS, shares.sum(1), by_strength, strict=True):
-        p += (share * weight * zbar + c * prior) / (weight + c)
-    return p
+    """`sum_e weight_e p_e` where W = 0, and every expert answers with its prior: linear in the relation estimates."""
+    on_level, on_within, on_cross, on_mean = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
+    return (within * (on_within + on_mean / 2)).add_(cross, alpha=on_cross + on_mean / 2).add_(on_level * level)
 
 
 class ExpertWeights:

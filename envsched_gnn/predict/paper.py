@@ -32,9 +32,8 @@ def reconstructed_variance(mean: Tensor, dispersion: Tensor) -> Tensor:
     return dispersion * mean * (1 - mean)
 
 
-def horizon_variance(estimate: Float[Tensor, "stats tasks"]) -> Float[Tensor, " tasks"]:
-    """`u_h = Q[0.65 pr(est_v) + 0.35 pr(f)]`, Q the empirical quantile function of est_v (paper)."""
-    v, m, d = estimate
+def horizon_variance(v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
+    """`u_h = Q[0.65 pr(v) + 0.35 pr(f)]` of shrunk estimates (v, m, d), Q the empirical quantile function of v (paper)."""
     f = reconstructed_variance(m, d)
     return quantile_map(sort(v), RANK_SHARE_VARIANCE * percentile_rank(v) + RANK_SHARE_RECONSTRUCTED * percentile_rank(f))
 

@@ -1,7 +1,9 @@
 """Propagation: what the observed neighbours of a task say about it.
 
-Knows: relation estimates, priors, shrinkage.
+Knows: relation estimates and shrinkage, for any number of statistics at once.
 Does not know: how neighbours are found, what an estimate is used for.
+
+A column is one statistic under one half-life. `group [columns]` says which weight W a column's evidence is measured in.
 """
 
 from __future__ import annotations
@@ -15,24 +17,25 @@ from envsched_gnn.graph.neighbors import NeighborLists
 from envsched_gnn.ops import weighted_gather
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
-
-def evidence_sums(
-    own: Float[Tensor, "groups stats slots"], weight: Float[Tensor, "groups slots"], lists: NeighborLists
-) -> tuple[Float[Tensor, "groups rows"], Float[Tensor, "groups stats rows"]]:
-    """Sums over a row's neighbours: `sum_j a_ij` and `sum_j a_ij own_y(j)`, with evidence `a_ij = s_ij W_j` (ours)."""
-    groups, stats, slots = own.shape
-    table = torch.cat([weight, (weight[:, None] * own).reshape(groups * stats, slots)]).T.contiguous()
-    sums = weighted_gather(table, lists.slot_index, lists.similarity).T.contiguous()
-    return sums[:groups], sums[groups:].reshape(groups, stats, -1)
+    from jaxtyping import Float, Int
 
 
 def relation_estimate(
-    total: Float[Tensor, "groups rows"], weighted: Float[Tensor, "groups stats rows"], ref: Float[Tensor, "groups stats"], strength: float
-) -> Float[Tensor, "groups stats rows"]:
-    """`rel_y = (sum_j a_ij own_y(j) + strength ref_y) / (sum_j a_ij + strength)` (paper)."""
-    return (weighted + strength * ref[..., None]) / (total[:, None] + strength)
+    own: Float[Tensor, "columns slots"],
+    weight: Float[Tensor, "groups slots"],
+    group: Int[Tensor, " columns"],
+    ref: Float[Tensor, " columns"],
+    strength: Float[Tensor, " columns"],
+    lists: NeighborLists,
+) -> tuple[Float[Tensor, "columns rows"], Float[Tensor, "groups rows"]]:
+    """(rel, sum_j a_ij) of every row of a relation's lists, with evidence `a_ij = s_ij W_j` (ours).
+
+    rel_y = (sum_j a_ij own_y(j) + strength ref_y) / (sum_j a_ij + strength)   (paper)
+    """
+    table = torch.cat([weight, weight[group] * own]).T.contiguous()
+    sums = weighted_gather(table, lists.slot_index, lists.similarity).T.contiguous()
+    a, a_own = sums[: len(weight)], sums[len(weight) :]
+    return (a_own + (strength * ref)[:, None]) / (a[group] + strength[:, None]), a
 
 
 def shrink(own: Tensor, weight: Tensor, prior: Tensor, strength: float) -> Tensor:
