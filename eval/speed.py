@@ -1,0 +1,182 @@
+"""Time the scheduler: select (predict and greedy apart), observe, graph build, peak memory, beside two floors of the same run.
+
+`python -m envsched_gnn.eval.speed [--sizes 2550,100000,1000000] [--threads 1,2] [--out eval/results/speed.json]`
+
+Knows: what is timed, how often, and where the figures go. Every row runs in a process of its own, so that its peak memory is its own.
+Does not know: pools (benchmarks.pools).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch_geometric.data import HeteroData
+
+from envsched_gnn.config import Preset
+from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, ROUNDS, SIZES, history, timed_graph
+from envsched_gnn.graph.io import load_graph, save_graph
+from envsched_gnn.schedule import EnvSched
+
+COLUMNS = (
+    *("preset", "environments", "records", "dimension", "tasks", "device", "threads"),
+    *("predict_ms", "greedy_ms", "select_ms", "observe_ms", "observe_first_ms", "build_s", "peak_mb", "floor_sort_ms", "floor_gather_ms"),
+)
+PRESETS: tuple[Preset, ...] = ("paper", "default")
+EDGES_PER_TASK = 18
+"""k_within + k_cross."""
+
+
+def milliseconds(work: Callable[[], Any], device: str) -> float:
+    """Wall time of one call."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def floors(tasks: int, device: str) -> dict[str, float]:
+    """One sort of N floats, and one gather-and-add of float64 over 18 N edges."""
+    values = torch.rand(tasks, dtype=torch.float64, device=device)
+    source = torch.randint(tasks, (EDGES_PER_TASK * tasks,), device=device)
+    target = torch.arange(tasks, device=device).repeat_interleave(EDGES_PER_TASK)
+
+    def gather_add() -> torch.Tensor:
+        return torch.zeros_like(values).scatter_add_(0, target, values[source])
+
+    def median(work: Callable[[], Any]) -> float:
+        return statistics.median([milliseconds(work, device) for _ in range(7)][1:])
+
+    return {"floor_sort_ms": median(lambda: torch.sort(values)), "floor_gather_ms": median(gather_add)}
+
+
+def measure(graph: HeteroData, preset: Preset, device: str, rounds: int) -> dict[str, Any]:
+    """One row: fill the history, then time `rounds` rounds of select and observe; medians."""
+    sched = EnvSched(None, graph, batch_size=BATCH, seed=0, preset=preset).to(device)
+    first = [milliseconds(lambda groups=groups: sched.observe(groups), device) for groups in history(graph, ROUNDS)]
+    times: dict[str, list[float]] = {"predict_ms": [], "select_ms": [], "observe_ms": []}
+    generator = torch.Generator().manual_seed(0)
+    for step in range(ROUNDS, ROUNDS + rounds):
+        picks: list[Any] = []
+        times["predict_ms"].append(milliseconds(lambda step=step: sched.predicted(step), device))
+        times["select_ms"].append(milliseconds(lambda step=step, picks=picks: picks.append(sched.select(step)), device))
+        rewards = torch.randint(2, (BATCH, NUM_ROLLOUTS), generator=generator).tolist()
+        times["observe_ms"].append(milliseconds(lambda picks=picks, rewards=rewards: sched.observe(picks[0], rewards), device))
+    row = {name: statistics.median(values[1:]) for name, values in times.items()}
+    store = graph["task"]
+    return {
+        "preset": preset,
+        "environments": len(graph.env_ids),
+        "records": len(store.cross_vectors),
+        "dimension": store.cross_vectors.shape[1],
+        "tasks": store.env_index.numel(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        **row,
+        "greedy_ms": row["select_ms"] - row["predict_ms"],
+        "observe_first_ms": max(first[1:6]),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **floors(store.env_index.numel(), device),
+    }
+
+
+def commit() -> str:
+    """Of the checkout, or empty."""
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def child(arguments: list[str], threads: int) -> dict[str, Any]:
+    """Run this module in a fresh process and read the one line of JSON that it prints."""
+    environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    command = [sys.executable, "-m", "envsched_gnn.eval.speed", *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """The rows as people read them."""
+    shown = Table(title="medians; milliseconds, seconds, megabytes")
+    for column in (*COLUMNS, "select/floors"):
+        shown.add_column(column, justify="right")
+    for row in rows:
+        cells = [f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c] if row[c] is not None else "-") for c in COLUMNS]
+        shown.add_row(*cells, f"{row['select_ms'] / (row['floor_sort_ms'] + row['floor_gather_ms']):.2f}")
+    return shown
+
+
+def run(sizes: list[int], threads: list[int], out: Path, rounds: int) -> None:
+    """Measure every size, preset, device and number of threads; write the table after every row."""
+    rows: list[dict[str, Any]] = []
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, size in enumerate(SIZES):
+            if size.tasks not in sizes:
+                continue
+            path = str(Path(folder) / "graph.pt")
+            built = child(["--build", str(number), path], threads=1)
+            for device in devices:
+                for count in threads if device == "cpu" else threads[:1]:
+                    for preset in PRESETS:
+                        print(f"{size.tasks} tasks, preset {preset}, {device}, threads {count}", file=sys.stderr)
+                        row = child(["--row", path, preset, device, str(rounds)], count) | built
+                        rows.append({column: row[column] for column in COLUMNS})
+                        write(rows, out)
+    Console(width=240).print(table(rows))
+
+
+def write(rows: list[dict[str, Any]], out: Path) -> None:
+    """The result file: when, where, of which commit, and the rows."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}",
+        "commit": commit(),
+        "command": "python -m envsched_gnn.eval.speed",
+    }
+    out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Parse the command line; `--build` and `--row` are what the processes of a run are called with."""
+    parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.speed")
+    parser.add_argument("--sizes", default=",".join(str(size.tasks) for size in SIZES))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("eval/results/speed.json"))
+    parser.add_argument("--build", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    if arguments.build:
+        graph, seconds = timed_graph(SIZES[int(arguments.build[0])])
+        save_graph(graph, arguments.build[1])
+        print(json.dumps({"build_s": seconds}))
+    elif arguments.row:
+        path, preset, device, rounds = arguments.row
+        print(json.dumps(measure(load_graph(path), preset, device, int(rounds))))
+    else:
+        run([int(n) for n in arguments.sizes.split(",")], [int(n) for n in arguments.threads.split(",")], arguments.out, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
