@@ -70,7 +70,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def load_newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest whole checkpoint, or None; and one line for each damaged one that was passed over."""
-    problems = []
+    problems: list[str] = []
     for path in reversed(_files(folder)):
         try:
             return load(path), problems

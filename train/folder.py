@@ -82,7 +82,7 @@ def _require_same_pool(folder: Path, pool: Pool) -> None:
     there = json.loads((folder / "pool.json").read_text(encoding="utf-8"))
     if there["content_hash"] != pool.content_hash:
         raise CheckpointError(
-            f"{folder}: holds a run of another pool: {there['tasks']:,} tasks of hash {there['content_hash'][:12]} there, "
+            f"{folder}: a run of another pool: {there['tasks']:,} tasks of hash {there['content_hash'][:12]} there, "
             f"{len(pool.tasks):,} with {pool.content_hash[:12]} now ({pool.source}). Choose another run.name, or restore the pool to resume."
         )
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
-from envsched_gnn.config import Config
+from envsched_gnn.config import Config, Preset
 from envsched_gnn.errors import ConfigError, GraphError
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
@@ -31,7 +31,7 @@ from envsched_gnn.ledger import Ledger
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import REWARDED, RolloutGroup, Selection
-from envsched_gnn.schedule import EnvSched
+from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.uniform import Uniform
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.engine import ScriptedEngine
@@ -98,7 +98,7 @@ def run(config: Config, *, given: str = "", resume: bool = True, progress: Progr
     return folder
 
 
-def _preset(config: Config) -> str:
+def _preset(config: Config) -> Preset:
     if config.run.policy == "envsched" and config.predict.preset == "paper":
         raise ConfigError("predict.preset = 'paper' with run.policy = 'envsched', which is the preset 'default'. Set run.policy = 'paper'.")
     return "paper" if config.run.policy == "paper" else "default"
@@ -120,7 +120,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def _scheduler(config: Config, pool: Pool, folder: Path, preset: str, progress: Progress) -> EnvSched | Uniform:
+def _scheduler(config: Config, pool: Pool, folder: Path, preset: Preset, progress: Progress) -> EnvSched | Uniform:
     batch, seed = config.select.batch_size, config.run.seed
     if config.run.policy == "uniform":
         return Uniform(pool, batch_size=batch, seed=seed)

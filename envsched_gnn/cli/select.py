@@ -19,7 +19,7 @@ from envsched_gnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from envsched_gnn.records import Selection
-    from envsched_gnn.schedule import EnvSched
+    from envsched_gnn.schedule.envsched import EnvSched
 
 SCORES = (
     "weight_long",
@@ -109,7 +109,7 @@ def _replayed(graph: Path, history: Path | None, preset: Preset, step: int | Non
     import logging
 
     from envsched_gnn.graph.io import load_graph
-    from envsched_gnn.schedule import EnvSched
+    from envsched_gnn.schedule.envsched import EnvSched
     from envsched_gnn.schedule.replay import next_step, read_history, replay
 
     logging.getLogger("envsched_gnn").setLevel(logging.ERROR)  # the scheduler's problems are printed below, once

@@ -18,7 +18,7 @@ from envsched_gnn.errors import HistoryError, message
 from envsched_gnn.records import Rollout, RolloutGroup, Status
 
 if TYPE_CHECKING:
-    from envsched_gnn.schedule import EnvSched
+    from envsched_gnn.schedule.envsched import EnvSched
 
 EXAMPLE = '{"step": 3, "env_id": "shop", "task_id": "t1", "rewards": [0.5, null, 1.0]}'
 
