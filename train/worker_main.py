@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import copy
 import faulthandler
-import fcntl
 import json
 import os
 import random
-import resource
+import signal
 import socket
 import struct
 import sys
@@ -26,21 +25,14 @@ from typing import Any
 from envsched_gnn.errors import EnvironmentFailureError
 from envsched_gnn.pool.episode import Episode, ToolError, run_check
 from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
+from envsched_gnn.train.limits import die_with_parent, forbid_processes, limit, violations
 
 MAX_TEXT = 65_536
 """Characters of an observation or a detail; the rest is cut off (ours)."""
-MAX_FILE_BYTES = 64 * 2**20
-"""Largest file that environment code may write (ours)."""
-MAX_OPEN_FILES = 256
-"""(ours)"""
+RECURSION_LIMIT = 1000
+"""Python's own default."""
 THREAD_GRACE = 0.2
 """Seconds that threads of an episode have to end after its score (ours)."""
-FORBIDDEN = frozenset(
-    {"os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system", "os.killpg", "subprocess.Popen", "pty.spawn"}
-)
-"""Audit events of starting another process, or signalling others. Denied, and the rollout is lost (ours)."""
-
-_violations: list[str] = []
 
 
 class Halt(Exception):  # noqa: N818
@@ -96,19 +88,19 @@ class Player:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Serve one request; every failure of the environment becomes a `failed` reply."""
         self._request = request["id"]
-        _violations.clear()
+        violations.clear()
         try:
             self._hold(request)
             reply = self._serve(request)
-            if _violations:
-                raise Halt("crashed", f"environment code may not start or signal processes ({_violations[0]})")
+            if violations:
+                raise Halt("crashed", f"environment code may not start or signal processes ({violations[0]})")
             return reply
         except MemoryError:
             halt = Halt("out_of_memory", "the memory limit was reached")
         except Halt as error:
             halt = error
         except EnvironmentFailureError as error:
-            halt = Halt("crashed", str(error), clean=not _violations and not self._threads())
+            halt = Halt("crashed", str(error), clean=not violations and not self._threads())
         except BaseException as error:
             halt = Halt("crashed", f"{type(error).__name__}: {_text(error)}")
         self._episode = None
@@ -157,7 +149,7 @@ class Player:
     def _reset(self) -> None:
         self._seconds = dict.fromkeys(self._seconds, 0.0)
         self._stage("setup")
-        random.seed(0)
+        clean_up()
         self._episode = None
         self._episode = new_episode(self._environment, self._task)
         self._stage("step")
@@ -214,6 +206,14 @@ class Player:
                 return True
             time.sleep(0.01)
         return False
+
+
+def clean_up() -> None:
+    """Undo what an earlier episode may have left in this process, as far as it is cheap; and let chance begin anew."""
+    signal.alarm(0)
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    os.chdir(os.environ.get("HOME", "/"))
+    random.seed(0)
 
 
 def new_episode(environment: Environment, task: Task) -> Any:
@@ -288,45 +288,6 @@ def task_from(table: dict[str, Any]) -> Task:
 def _text(value: Any) -> str:
     """Printed form, bounded."""
     return str(value)[:MAX_TEXT]
-
-
-def limit(memory_mb: int, processes: int) -> None:
-    """Limits that hold for this process and all it might start. RLIMIT_NPROC binds ordinary users; root is held by the audit hook."""
-    size = memory_mb * 2**20
-    for which, value in (
-        (resource.RLIMIT_AS, size),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
-        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
-        (resource.RLIMIT_NPROC, processes),
-    ):
-        _, hard = resource.getrlimit(which)
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (bound, bound))
-
-
-def forbid_processes() -> None:
-    """Deny fork, exec, spawn and signals to others, whoever runs this, and remember the attempt."""
-    pid = os.getpid()
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in FORBIDDEN or (event == "os.kill" and arguments[0] != pid):
-            _violations.append(event)
-            raise PermissionError(f"environment code may not start or signal processes ({event})")
-
-    sys.addaudithook(hook)
-
-
-def die_with_parent(lifeline: int) -> None:
-    """SIGIO, whose default action is to end the process, arrives when the parent's end of the pipe is gone, even amid a hang."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
-    try:
-        gone = os.read(lifeline, 1) == b""
-    except BlockingIOError:
-        gone = False
-    if gone:
-        os._exit(0)
 
 
 def main() -> None:

@@ -94,6 +94,11 @@ CRASHES = {
         "            try: os.write(fd, len(b).to_bytes(4, 'big') + b)\n            except OSError: pass",
         "no reply|reward 99",
     ),
+    "forged_reply": (
+        "        import gc\n        found = {type(o).__name__: o for o in gc.get_objects() if type(o).__name__ in ('Channel', 'Player')}\n"
+        "        found['Channel'].send({'id': found['Player']._request, 'done': {}})",
+        "no reply",
+    ),
     "stack": (
         "        sys.setrecursionlimit(10**9)\n        d = []\n        for _ in range(300_000): d = [d]\n        repr(d)",
         "SIGSEGV",
@@ -275,6 +280,44 @@ def test_nothing_of_an_episode_reaches_the_next(workers: WorkerPool) -> None:
     source = "SEEN = []\n" + HEAD + "        SEEN.append(1)\n        self.n = len(SEEN)\n        World.extra = 5"
     job = Job(environment=environment(source=source), task=task("def check_func(s):\n    return s['n'] == 1"), requests=[play("act")] * 6)
     assert [o.reply["reward"] for _, _, o in workers.run([job])] == [1.0] * 6
+
+
+SLOW_ADD = """
+    def add(self, k=1):
+        time.sleep(0.6)
+        self.n = 3 * (os.getcwd() == os.environ["HOME"])"""
+
+
+@pytest.mark.parametrize("body", ["signal.alarm(1)", "sys.setrecursionlimit(60)", "os.chdir('/')"])
+def test_what_an_episode_sets_does_not_outlive_it(body: str) -> None:
+    job = Job(environment=environment(f"        {body}{SLOW_ADD}"), task=task(), requests=[play("act"), play("add"), play("add")])
+    with WorkerPool(1, memory_mb=400) as pool:
+        assert [outcome.status for _, _, outcome in pool.run([job])] == ["ok"] * 3
+        assert [outcome.reply["reward"] for _, _, outcome in pool.run([job])] == [0.5, 1.0, 1.0]
+
+
+def test_a_worker_that_dies_between_episodes_costs_nothing(workers: WorkerPool) -> None:
+    job = Job(environment=environment(), task=task(), requests=[play("add", "add")] * 6)
+    victims = [workers.lease() for _ in range(2)]
+    assert [worker.ask(job, job.requests[0]).reply["reward"] for worker in victims] == [1.0, 1.0]
+    for worker in victims:
+        workers.release(worker)
+        os.kill(worker.pid, signal.SIGKILL)
+    time.sleep(0.1)
+    assert [outcome.reply["reward"] for _, _, outcome in workers.run([job])] == [1.0] * 6
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_copy_of_the_parent_kills_nobody(workers: WorkerPool) -> None:
+    worker = workers.lease()
+    child = os.fork()
+    if child == 0:
+        worker.kill()
+        os._exit(0)
+    os.waitpid(child, 0)
+    job = Job(environment=environment(), task=task(), requests=[])
+    assert worker.ask(job, play("add", "add")).reply["reward"] == 1.0
+    workers.release(worker)
 
 
 def test_closing_kills_and_an_abandoned_run_leaves_nothing_busy() -> None:
