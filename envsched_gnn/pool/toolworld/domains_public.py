@@ -51,7 +51,7 @@ HOSPITAL = Domain(
     capacity="total_sessions",
     used="booked_sessions",
     rate=("session_fee", "session_charge"),
-    due="review_day",
+    due="review_deadline",
     access=("visitor_list", "care_list"),
     report=("ward_report", "load_report"),
 )
@@ -78,7 +78,7 @@ SCHOOL = Domain(
     capacity="total_hours",
     used="assigned_hours",
     rate=("hourly_tuition", "course_fee"),
-    due="exam_day",
+    due="exam_date",
     access=("lab_list", "mailing_list"),
     report=("workload_report", "hours_summary"),
 )
@@ -105,7 +105,7 @@ GYM = Domain(
     capacity="total_spots",
     used="taken_spots",
     rate=("spot_price", "drop_in_fee"),
-    due="valid_until_day",
+    due="expiry_day",
     access=("badge_list", "sauna_list"),
     report=("attendance_sheet", "occupancy_report"),
 )
@@ -132,7 +132,7 @@ MUSEUM = Domain(
     capacity="total_places",
     used="booked_places",
     rate=("entry_fee", "guide_fee"),
-    due="visit_by_day",
+    due="visit_deadline",
     access=("preview_list", "donor_list"),
     report=("visit_tally", "gallery_report"),
 )
@@ -159,7 +159,7 @@ RESTAURANT = Domain(
     capacity="total_covers",
     used="reserved_covers",
     rate=("cover_charge", "price_per_cover"),
-    due="hold_until_day",
+    due="hold_deadline",
     access=("guest_list", "tasting_circle"),
     report=("service_report", "cover_count"),
 )
@@ -186,7 +186,7 @@ HOTEL = Domain(
     capacity="total_rooms",
     used="sold_rooms",
     rate=("nightly_rate", "room_rate"),
-    due="departure_day",
+    due="departure_date",
     access=("lounge_list", "pool_list"),
     report=("night_audit", "occupancy_record"),
 )
@@ -213,7 +213,7 @@ EVENTS = Domain(
     capacity="total_seats",
     used="sold_seats",
     rate=("ticket_price", "face_value"),
-    due="pay_by_day",
+    due="payment_deadline",
     access=("backstage_list", "presale_list"),
     report=("sales_summary", "gate_report"),
 )

@@ -29,9 +29,9 @@ if self.$bs[$bid]["$bstate"] not in ("$b0", "$b1"):
 APPROVAL = """if $sid not in self.$ss:
     return {"success": False, "error": "Unknown $S"}
 if self.$ss[$sid]["$rolefield"] != "$approver":
-    return {"success": False, "error": "Only a $APPROVER may approve this"}
+    return {"success": False, "error": "Not authorized: only a $APPROVER may approve this"}
 if not self.$ss[$sid]["$duty"]:
-    return {"success": False, "error": "The $S is not available to approve"}
+    return {"success": False, "error": "Not authorized: this $S does not work today"}
 """
 RETIRED = """if self.$rs[$rid]["$rstate"] == "$r2":
     return {"success": False, "error": "The $R is $w_r2 for good"}
@@ -104,7 +104,7 @@ return {"success": True, "data": self.$rs[$rid]}
         body=KNOWN_OWNER
         + KNOWN_RESOURCE
         + """if self.$os[$oid]["$ostate"] != "$o0":
-    return {"success": False, "error": "The $O is not $w_o0"}
+    return {"success": False, "error": "The $O is not eligible, as not $w_o0"}
 if self.$rs[$rid]["$rstate"] != "$r0":
     return {"success": False, "error": "The $R is not $w_r0"}
 ?limit if self.$os[$oid]["$count"] >= self.$os[$oid]["$limit"]:
@@ -115,7 +115,7 @@ if $units <= 0 or self.$rs[$rid]["$used"] + $units > self.$rs[$rid]["$capacity"]
     ?due return {"success": False, "error": "The $w_due is not in the future"}
 for record in self.$bs.values():
     if record["$oid"] == $oid and record["$rid"] == $rid and record["$bstate"] in ("$b0", "$b1"):
-        return {"success": False, "error": "The $O has a current $B of this $R already"}
+        return {"success": False, "error": "The $O already has a current $B of this $R"}
 self.sequence = self.sequence + 1
 new_id = "$bcode-" + str(self.sequence)
 self.$bs[new_id] = {
@@ -165,7 +165,9 @@ return {"success": True, "data": self.$bs[$bid]}
         rules=("?approved_cancel Only an available $APPROVER may let a $B end early.", "A $B that is over cannot be changed."),
         body=LIVE_BOOKING
         + only("approved_cancel", APPROVAL)
-        + """self.$bs[$bid]["$bstate"] = "$b3"
+        + """if self.$bs[$bid]["$rid"] not in self.$rs:
+    return {"success": False, "error": "The $R of this $B does not exist"}
+self.$bs[$bid]["$bstate"] = "$b3"
 ?approved_cancel self.$bs[$bid]["$approved"] = $sid
 $rid = self.$bs[$bid]["$rid"]
 $oid = self.$bs[$bid]["$oid"]
@@ -204,7 +206,7 @@ return {"success": True, "data": self.$bs[$bid]}
         body=LIVE_BOOKING
         + KNOWN_OWNER
         + """if self.$os[$oid]["$ostate"] != "$o0":
-    return {"success": False, "error": "The $O is not $w_o0"}
+    return {"success": False, "error": "The $O is not eligible, as not $w_o0"}
 if self.$bs[$bid]["$oid"] == $oid:
     return {"success": False, "error": "The $B belongs to this $O already"}
 ?limit if self.$os[$oid]["$count"] >= self.$os[$oid]["$limit"]:

@@ -46,7 +46,7 @@ return {"success": True, "data": self.$os[$oid]}
 if $tier not in needed:
     return {{"success": False, "error": "No such $w_tier"}}
 if self.$os[$oid]["$points"] < needed[$tier]:
-    return {{"success": False, "error": "The $O has too few $points"}}
+    return {{"success": False, "error": "The $O does not qualify: too few $points"}}
 self.$os[$oid]["$tier"] = $tier
 self.$os[$oid]["$changed"] = self.today
 return {{"success": True, "data": self.$os[$oid]}}
@@ -64,9 +64,9 @@ return {{"success": True, "data": self.$os[$oid]}}
         body=KNOWN_PLACE
         + KNOWN_OWNER
         + """if self.$os[$oid]["$ostate"] != "$o0":
-    return {"success": False, "error": "The $O is not $w_o0"}
+    return {"success": False, "error": "The $O is not eligible, as not $w_o0"}
 if $oid in self.$ps[$pid]["$access"]:
-    return {"success": False, "error": "The $O is on the $w_access already"}
+    return {"success": False, "error": "The $O is already in the $w_access"}
 self.$ps[$pid]["$access"] = self.$ps[$pid]["$access"] + [$oid]
 self.$ps[$pid]["$listed"] = self.$ps[$pid]["$listed"] + 1
 return {"success": True, "data": self.$ps[$pid]}
@@ -104,7 +104,7 @@ return {"success": True, "data": self.$ps[$pid]}
         + CLOSED
         + """for record in self.$notices.values():
     if record["$oid"] == $oid and record["topic"] == topic:
-        return {"success": False, "error": "The $O has this $w_notice already"}
+        return {"success": False, "error": "The $O already has this $w_notice"}
 self.sequence = self.sequence + 1
 new_id = "MSG-" + str(self.sequence)
 self.$notices[new_id] = {"$oid": $oid, "topic": topic, "day": self.today}
@@ -124,7 +124,7 @@ return {"success": True, "data": self.$notices[new_id]}
         body=KNOWN_PLACE
         + """for record in self.$reports.values():
     if record["$pid"] == $pid and record["day"] == self.today:
-        return {"success": False, "error": "The $P has a $w_report of today already"}
+        return {"success": False, "error": "The $P already has a $w_report of today"}
 if $total < 0:
     return {"success": False, "error": "The sum is negative"}
 self.sequence = self.sequence + 1

@@ -19,7 +19,7 @@ QUERIES: tuple[Method, ...] = (
         text="Find every $O with exactly this name.",
         parameters=(Parameter(name="name", kind="str", text="Full name of the $O."),),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 matches = [record for record in self.$os.values() if record["name"] == name]
 if not matches:
     return {"success": False, "error": "No $O has this name"}
@@ -34,7 +34,7 @@ return {"success": True, "data": matches}
         text="Get one $O with $w_tier, counters and $ostate.",
         parameters=(OWNER_ID,),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 if $oid not in self.$os:
     return {"success": False, "error": "Unknown $O"}
 return {"success": True, "data": self.$os[$oid]}
@@ -48,7 +48,7 @@ return {"success": True, "data": self.$os[$oid]}
         text="Find every $R with exactly this $title.",
         parameters=(Parameter(name="$title", kind="str", text="Name of the $R."),),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 matches = [record for record in self.$rs.values() if record["$title"] == $title]
 if not matches:
     return {"success": False, "error": "No $R has this name"}
@@ -63,7 +63,7 @@ return {"success": True, "data": matches}
         text="Get one $R with its $w_rate, $w_capacity and $w_used.",
         parameters=(RESOURCE_ID,),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 if $rid not in self.$rs:
     return {"success": False, "error": "Unknown $R"}
 return {"success": True, "data": self.$rs[$rid]}
@@ -77,7 +77,7 @@ return {"success": True, "data": self.$rs[$rid]}
         text="List the $RS of one $w_category.",
         parameters=(Parameter(name="$category", kind="str", text="The $w_category."),),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 matches = [record for record in self.$rs.values() if record["$category"] == $category]
 return {"success": True, "data": matches}
 """,
@@ -90,7 +90,7 @@ return {"success": True, "data": matches}
         text="List the $RS that belong to a $P.",
         parameters=(PLACE_ID,),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 if $pid not in self.$ps:
     return {"success": False, "error": "Unknown $P"}
 matches = [record for record in self.$rs.values() if record["$pid"] == $pid]
@@ -105,7 +105,7 @@ return {"success": True, "data": matches}
         text="Find every $P with exactly this name.",
         parameters=(Parameter(name="name", kind="str", text="Name of the $P."),),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 matches = [record for record in self.$ps.values() if record["name"] == name]
 if not matches:
     return {"success": False, "error": "No $P has this name"}
@@ -120,7 +120,7 @@ return {"success": True, "data": matches}
         text="List all $BS of one $O, past ones included.",
         parameters=(OWNER_ID,),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 if $oid not in self.$os:
     return {"success": False, "error": "Unknown $O"}
 matches = [record for record in self.$bs.values() if record["$oid"] == $oid]
@@ -135,7 +135,7 @@ return {"success": True, "data": matches}
         text="Get one $B with its $bstate.",
         parameters=(BOOKING_ID,),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 if $bid not in self.$bs:
     return {"success": False, "error": "Unknown $B"}
 return {"success": True, "data": self.$bs[$bid]}
@@ -149,7 +149,7 @@ return {"success": True, "data": self.$bs[$bid]}
         text="List the $SS of one $rolefield, with whether each is available ($duty).",
         parameters=(Parameter(name="$rolefield", kind="str", text="The $rolefield, for example $approver."),),
         body="""
-self._run_scheduled()
+carry_out_due(self)
 matches = [record for record in self.$ss.values() if record["$rolefield"] == $rolefield]
 if not matches:
     return {"success": False, "error": "Nobody has this $rolefield"}

@@ -7,7 +7,7 @@ Clustering (ours). Each task has a latent number `z = a E + b P + sqrt(1 - a^2 -
 `E` belongs to its environment, `P` to its pattern, `e` to the task; `a = cluster_environment`, `b = cluster_pattern`, both divided by
 `sqrt(a^2 + b^2)` if that exceeds 1. With u = Phi(z), the task is impossible if `u < impossible`, trivial if `u >= 1 - trivial`.
 So a = b = 0 is independent draws, two tasks of an environment have a latent correlation of a^2, and a = 1 packs labels into whole
-environments. E comes from an evenly spread sequence over environments, and the pattern is drawn by P, so the shares hold whatever a and b are.
+environments. E comes from an evenly spread sequence over environments and the pattern is drawn by P, so shares hold whatever a and b are.
 """
 
 from __future__ import annotations

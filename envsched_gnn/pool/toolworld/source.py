@@ -15,7 +15,16 @@ from envsched_gnn.records import Environment
 MAX_TURNS = 60
 """Tool calls an episode: half as many again as the longest gold trajectory needs (ours)."""
 
-HEADER = '''class $World:
+HEADER = '''def carry_out_due(world) -> None:
+    """Carry out the scheduled operations whose day has come; one that is refused is dropped."""
+    for key in list(world.scheduled):
+        entry = world.scheduled[key]
+        if entry["day"] <= world.today:
+            del world.scheduled[key]
+            getattr(world, entry["operation"])(**entry["arguments"])
+
+
+class $World:
     """Backend of the $SUMMARY."""
 
     def __init__(self, init_config: dict):
@@ -29,14 +38,6 @@ HEADER = '''class $World:
         ?notice self.$notices = {}
         ?report self.$reports = {}
         self.scheduled = {}
-
-    def _run_scheduled(self) -> None:
-        """Carry out the scheduled operations that are due; one that is refused is dropped."""
-        for key in list(self.scheduled):
-            entry = self.scheduled[key]
-            if entry["day"] <= self.today:
-                del self.scheduled[key]
-                getattr(self, entry["operation"])(**entry["arguments"])
 '''
 
 ENTITIES = (

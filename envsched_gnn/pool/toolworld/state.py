@@ -11,8 +11,8 @@ from typing import Any
 
 from envsched_gnn.pool.toolworld.cast import Cast, Part
 from envsched_gnn.pool.toolworld.domain import Domain
-from envsched_gnn.pool.toolworld.names import ADJECTIVES, FIRM_FORMS, FIRST_NAMES, LAST_NAMES
 from envsched_gnn.pool.toolworld.methods_option import TIER_POINTS
+from envsched_gnn.pool.toolworld.names import ADJECTIVES, FIRM_FORMS, FIRST_NAMES, LAST_NAMES
 from envsched_gnn.pool.toolworld.world import World
 
 Record = dict[str, Any]
@@ -36,7 +36,7 @@ def build_state(world: World, cast: Cast, rng: random.Random) -> tuple[Record, s
     names = world.names
     _christen(world, cast, rng)
     present = {table: [part for part in cast.parts if part.table == table and part.trait != "absent"] for table in "oprb"}
-    state: Record = {"today": rng.randint(100, 300), "sequence": rng.randint(1000, 8000)}
+    state: dict[str, Any] = {"today": rng.randint(100, 300), "sequence": rng.randint(1000, 8000)}
     today = state["today"]
     places = {part.record_id: _place(world, part, rng) for part in present["p"]}
     resources = {part.record_id: _resource(world, part, today, rng) for part in present["r"]}
@@ -172,8 +172,8 @@ def _settle(world: World, cast: Cast, places: dict[str, Record], rng: random.Ran
             n["pid"]: place,
         }
         places[place][n["pcount"]] += 1
-    for place in places.values():
-        place[n["pcapacity"]] += place[n["pcount"]]
+    for record in places.values():
+        record[n["pcapacity"]] += record[n["pcount"]]
 
 
 def _parties(part: Part, present: dict[str, list[Part]], rng: random.Random) -> tuple[str, str]:

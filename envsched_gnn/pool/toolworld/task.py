@@ -41,24 +41,52 @@ class Step:
     lookups: list[Call]
 
 
-def build_task(seed: int, world: World, plan: Outline, *, binary: bool, held_out: bool) -> Task:
-    """The task that a plan describes."""
-    rng = stream(seed, "task", plan.key)
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A task's records and steps, before it is written down."""
+
+    scene: Cast
+    state: Record
+    steps: list[Step]
+
+
+def stage(world: World, plan: Outline, rng: random.Random) -> Stage:
+    """Records and steps of a plan. The steps of an impossible task are what would solve it if nothing blocked them."""
     scene = cast(world, plan, rng)
     state, staff_id = build_state(world, scene, rng)
+    batch_rates: dict[int, Any] = {}
     for case in scene.cases:
         case.values |= _values(world, case, state, staff_id, rng)
-    steps = _steps(world, scene, state)
-    state["scheduled"] = _scheduled(world, steps, scene, state, plan.label == "trivial", rng)
+        if case.unit.pattern.batch:
+            case.values["rate_value"] = batch_rates.setdefault(id(case.unit), case.values["rate_value"])
+    return Stage(scene=scene, state=state, steps=_steps(world, scene, state))
+
+
+def build_task(seed: int, world: World, plan: Outline, *, binary: bool, held_out: bool) -> Task:
+    """The task that a plan describes."""
+    rng = task_stream(seed, plan)
+    made = stage(world, plan, rng)
+    state = made.state | {"scheduled": _scheduled(world, made, plan.label == "trivial", rng)}
     return Task(
         env_id=plan.env_id,
         task_id=plan.task_id,
-        prompt=instruction(world, [(step.case, step.operation) for step in steps], rng),
+        prompt=instruction(world, [(step.case, step.operation) for step in made.steps], rng),
         initial_state=state,
-        verifier=Verifier(checks=_checks(world, steps, rng)),
-        ground_truth=_gold(world, plan.label, scene, steps),
+        verifier=Verifier(checks=_checks(world, made.steps, rng)),
+        ground_truth=_gold(world, plan.label, made),
         info={"held_out": held_out, "reward": "binary"} if binary else {"held_out": held_out},
     )
+
+
+def task_stream(seed: int, plan: Outline) -> random.Random:
+    """The random stream of a task's text and records."""
+    return stream(seed, "task", plan.key)
+
+
+def reference(seed: int, world: World, plan: Outline) -> list[Call]:
+    """Look-ups and changes in the order of the instruction: the gold trajectory of a possible task, a vain attempt at an impossible one."""
+    steps = stage(world, plan, task_stream(seed, plan)).steps
+    return [call for step in steps for call in (*step.lookups, step.call)]
 
 
 def _values(world: World, case: Case, state: Record, staff_id: str, rng: random.Random) -> dict[str, Any]:
@@ -78,7 +106,7 @@ def _values(world: World, case: Case, state: Record, staff_id: str, rng: random.
         "until": f", {n['w_due']} {due}" if has_due else "",
         "due_test": f' and entry["{n["due"]}"] == {due}' if has_due else "",
         "by": f" with the approval of a {n['APPROVER']}" if "approved_cancel" in world.features else "",
-        "rate_value": _new_rate(world, case, state, rng),
+        "rate_value": _new_rate(world, state, rng),
         "tier_value": n[rng.choice(("tier1", "tier2"))],
         "topic_value": n[f"topic{rng.randrange(4)}"],
         "total_value": sum(contents) if values.get("place_id") in state[n["ps"]] else rng.randint(10, 40),
@@ -87,13 +115,10 @@ def _values(world: World, case: Case, state: Record, staff_id: str, rng: random.
     }
 
 
-def _new_rate(world: World, case: Case, state: Record, rng: random.Random) -> int:
-    """A rate that no resource has; a batch shares one."""
+def _new_rate(world: World, state: Record, rng: random.Random) -> int:
+    """A rate that no resource has."""
     taken = {record[world.names["rate"]] for record in state[world.names["rs"]].values()}
-    value = rng.choice([rate for rate in range(RATE[0], RATE[1] + 1) if rate not in taken])
-    if not case.unit.pattern.batch:
-        return value
-    return int(str(case.values.setdefault("rate_value", value)))
+    return rng.choice([rate for rate in range(RATE[0], RATE[1] + 1) if rate not in taken])
 
 
 def _steps(world: World, scene: Cast, state: Record) -> list[Step]:
@@ -147,29 +172,29 @@ def _change(world: World, operation: Operation, case: Case) -> Call:
     return {"name": world.names["t_" + operation.tool], "arguments": arguments}
 
 
-def _gold(world: World, label: str, scene: Cast, steps: list[Step]) -> list[Call] | None:
+def _gold(world: World, label: str, made: Stage) -> list[Call] | None:
     """Look-ups and changes in order; of a trivial task look-ups alone; of an impossible task nothing."""
     if label == "impossible":
         return None
     if label == "possible":
-        return [call for step in steps for call in (*step.lookups, step.call)]
-    calls = [call for step in steps for call in step.lookups]
+        return [call for step in made.steps for call in (*step.lookups, step.call)]
+    calls = [call for step in made.steps for call in step.lookups]
     tools = {"o": ("get_owner", "oid"), "r": ("get_resource", "rid"), "b": ("get_booking", "bid")}
     more = [_call(world, tools[part.table][0], **{tools[part.table][1]: part.record_id}) for part in scene.parts if part.table in tools]
     return calls + more[: max(0, TRIVIAL_LOOKUPS - len(calls))]
 
 
-def _scheduled(world: World, steps: list[Step], scene: Cast, state: Record, own: bool, rng: random.Random) -> Record:
+def _scheduled(world: World, made: Stage, own: bool, rng: random.Random) -> Record:
     """As many operations as the task has: its own ones, due, where it is trivial; else ones on other records, not yet due.
 
     One more has the other kind of day and is refused whenever it is run.
     """
-    today = state["today"]
+    today = made.state["today"]
     due, later = (lambda: today - rng.randrange(6)), (lambda: today + 1 + rng.randrange(6))
-    calls = [(step.call if own else _elsewhere(step, scene, rng), due() if own else later()) for step in steps]
+    calls = [(step.call if own else _elsewhere(step, made.scene, rng), due() if own else later()) for step in made.steps]
     refused = OPERATIONS["rate"]
-    target = rng.choice([part for part in scene.parts if part.table == "r" and part.case is None])
-    case = replace(steps[0].case, values={"resource_id": target.record_id, "rate_value": 0})
+    target = rng.choice([part for part in made.scene.parts if part.table == "r" and part.case is None])
+    case = replace(made.steps[0].case, values={"resource_id": target.record_id, "rate_value": 0})
     calls.insert(rng.randrange(len(calls) + 1), (_change(world, refused, case), later() if own else due()))
     return {
         f"SCH-{i + 1}": {"day": day, "operation": call["name"], "arguments": dict(call["arguments"])} for i, (call, day) in enumerate(calls)
