@@ -3,9 +3,10 @@
 Knows: an environment's operations, a task's instruction, initial state and checks.
 Does not know: gold trajectories (they are never read), similarities, how the record is weighted.
 
-The rule: a task's operations are those that it needs, which are the operations whose written state keys meet the keys that its checks
-read, in order of first mention in the instruction, each preceded by the lookups that supply its id parameters. Where there are no checks
-or no source, they are the operations that the instruction mentions (word overlap with the tool's name and description).
+The rule: a task's operations are those that it needs, which are the operations whose written state keys (attributes, constants) meet
+what its checks read and what does not hold at reset, in order of first mention in the instruction, each preceded by the lookups that
+supply its id parameters. Where several operations meet the same, the best mentioned one counts. Where there are no checks or no source,
+they are the operations that the instruction mentions (word overlap with the tool's name and description).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsched_gnn.features.checks import CHECK_KINDS, CheckFacts, read_check
+from envsched_gnn.features.checks import CHECK_KINDS, CheckFacts, Demand, read_check
 from envsched_gnn.features.gates import GATES
 from envsched_gnn.features.operations import OPS, Operation, OperationTable, mention, words
+from envsched_gnn.features.places import ANY
 from envsched_gnn.records import Task
 
 MENTION = 0.6
@@ -64,8 +66,8 @@ def read_task(task: Task, table: OperationTable, weight: Mapping[str, float]) ->
     """Abstract a task; `weight` comes from `word_weights(table.operations)`."""
     facts = [read_check(check.code) for check in task.verifier.checks]
     positions = _first_positions(task.prompt)
-    needed = _needed(facts, table, task.initial_state) if table.analysed else set()
     mentions = [mention(operation, positions, weight) for operation in table.operations]
+    needed = _needed(facts, table, task.initial_state, mentions) if table.analysed else set()
     rows = sorted(needed or _mentioned(mentions), key=lambda row: (mentions[row][1], row))
     steps = _with_lookups(rows, table.operations, mentions)
     edges = _dependencies(steps, table.operations)
@@ -116,39 +118,66 @@ def _mentioned(mentions: Sequence[tuple[float, int]]) -> set[int]:
 # Which operations a verifier demands
 
 
-def _needed(facts: Iterable[CheckFacts], table: OperationTable, initial_state: Any) -> set[int]:
-    rows: set[int] = set()
-    for keys in dict.fromkeys(fact.keys for fact in facts):
-        rows |= _writers(keys, table, initial_state if isinstance(initial_state, Mapping) else {})
-    return rows
+def _needed(facts: Iterable[CheckFacts], table: OperationTable, initial: Any, mentions: Sequence[tuple[float, int]]) -> set[int]:
+    """Operations whose writes meet the demands of the checks; a demand that a chosen one meets already adds none.
+
+    Demands that few operations meet choose first; among several operations the best mentioned one is chosen.
+    """
+    state = initial if isinstance(initial, Mapping) else {}
+    demands = dict.fromkeys(demand for fact in facts for demand in fact.demands)
+    options = [candidates for demand in demands if (candidates := _candidates(demand, table, state))]
+    chosen: set[int] = set()
+    for candidates in sorted(options, key=len):
+        if not candidates & chosen:
+            chosen.add(min(candidates, key=lambda row: (-mentions[row][0], row)))
+    return chosen
 
 
-def _writers(keys: frozenset[str], table: OperationTable, initial: Mapping[Any, Any]) -> set[int]:
-    """Operations whose writes meet what one check reads: its state keys, in them its attributes, or entities that are new or gone."""
-    state_keys = keys & table.state_keys
-    attributes = keys & table.attributes
-    entities = {key: set(map(str, initial[key])) for key in state_keys if isinstance(initial.get(key), Mapping)}
-    known = set().union(*entities.values()) if entities else set()
-    names = keys - state_keys - attributes
-    rows: set[int] = set()
-    for key in sorted(state_keys):
-        is_new = key in entities and bool(names) and not names & known
-        is_old = key in entities and bool(names & entities[key])
-        writers = [row for row, operation in enumerate(table.operations) if key in operation.written_keys]
-        met = {row for row in writers if _meets(table.operations[row], key, attributes, is_new=is_new, is_old=is_old)}
-        rows |= met or set(writers)
-    return rows
+def _candidates(demand: Demand, table: OperationTable, state: Mapping[Any, Any]) -> set[int]:
+    """Operations that insert, remove, or set the attribute to a value that the check accepts; none if the demand holds at reset."""
+    part = state.get(demand.key)
+    entity, attribute = _split(demand.path, part)
+    if demand.key not in table.state_keys or _holds(part, entity, attribute, demand.values):
+        return set()
+    is_new = isinstance(part, Mapping) and entity not in ("", ANY) and entity not in part
+    return {row for row, operation in enumerate(table.operations) if _meets(operation, demand, entity, attribute, is_new)}
 
 
-def _meets(operation: Operation, key: str, attributes: frozenset[str], *, is_new: bool, is_old: bool) -> bool:
+def _split(path: tuple[str, ...], part: Any) -> tuple[str, str]:
+    """Entity and attribute of a demanded place. Entity ``: the state key holds a value or record; ANY: some entity."""
+    if not path:
+        return "", ""
+    if isinstance(part, Mapping) and path[0] in part and not isinstance(part[path[0]], (Mapping, list, tuple)):
+        return "", path[0]
+    entity = path[0] if isinstance(part, Mapping) else ANY
+    return entity, next((step for step in path[1:] if step != ANY), "")
+
+
+def _holds(part: Any, entity: str, attribute: str, values: frozenset[object]) -> bool:
+    """Whether a demanded value stands there already at reset."""
+    holder = part.get(entity) if isinstance(part, Mapping) and entity else part
+    return isinstance(holder, Mapping) and bool(attribute) and attribute in holder and any(holder[attribute] == value for value in values)
+
+
+def _meets(operation: Operation, demand: Demand, entity: str, attribute: str, is_new: bool) -> bool:
+    key = demand.key
     if is_new:
         return key in operation.inserts
-    written = {attribute for written_key, attribute in operation.writes if written_key == key}
-    if written & {"", "*"} or written & attributes:
+    if not attribute:
+        removes = key in operation.removes
+        return removes or (entity in ("", ANY) and key in operation.inserts) or (not entity and (key, "") in operation.writes)
+    if entity == ANY and key in operation.inserts and _accepted(operation.initial_values.get((key, attribute)), demand.values):
         return True
-    if is_old:
-        return key in operation.removes and not attributes
-    return key in operation.inserts or (key in operation.removes and not attributes)
+    if entity == ANY and key in operation.removes and not demand.values:
+        return True
+    if (key, ANY) in operation.writes or (key, "") in operation.writes:
+        return True
+    return (key, attribute) in operation.writes and _accepted(operation.values.get((key, attribute)), demand.values)
+
+
+def _accepted(possible: frozenset[object] | None, demanded: frozenset[object]) -> bool:
+    """Whether a value that an operation sets can be one that a check accepts; unknown values can."""
+    return not possible or not demanded or bool(possible & demanded)
 
 
 # What supplies what
@@ -173,7 +202,7 @@ def _with_lookups(rows: Sequence[int], operations: Sequence[Operation], mentions
 
 
 def _supplier(row: int, parameter: str, key: str, operations: Sequence[Operation], mentions: Sequence[tuple[float, int]]) -> int | None:
-    """The lookup that finds an entity of `key` without being given it: best mentioned, then fewest id parameters, then first."""
+    """The lookup that finds an entity of `key` without being given it: fewest id parameters, then best mentioned, then first."""
     if operations[row].kind == "create" and key in operations[row].inserts:
         return None
     candidates = [
@@ -186,7 +215,7 @@ def _supplier(row: int, parameter: str, key: str, operations: Sequence[Operation
         and parameter not in operation.parameters
         and key not in operation.id_parameters.values()
     ]
-    return min(candidates, key=lambda other: (-mentions[other][0], len(operations[other].id_parameters), other), default=None)
+    return min(candidates, key=lambda other: (len(operations[other].id_parameters), -mentions[other][0], other), default=None)
 
 
 def _dependencies(steps: Sequence[int], operations: Sequence[Operation]) -> list[tuple[int, int]]:

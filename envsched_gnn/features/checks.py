@@ -1,15 +1,19 @@
 """What a verifier's code says, read without running it.
 
-Knows: the source of one check: its syntax, the state keys it reads, what kind of statement it makes.
+Knows: the source of one check: its syntax, the parts of the final state that it reads and the values it expects there, its kind.
 Does not know: environments, whether a check is right, gold trajectories.
 """
 
 from __future__ import annotations
 
 import ast
-import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+
+from envsched_gnn.features.effects import MethodFacts, read_function
+from envsched_gnn.features.places import Place
+from envsched_gnn.features.syntax import in_source_order, parse
 
 MAX_CODE = 200_000
 """Characters; a longer check is treated as one that does not parse (ours)."""
@@ -21,26 +25,26 @@ _AGGREGATES = frozenset({"all", "any", "max", "min", "sum", "sorted", "set"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class Demand:
+    """A part of the final state that a check reads."""
+
+    key: str
+    """State key."""
+    path: tuple[str, ...] = ()
+    """Below it: entity, attribute; `*` where only the run knows."""
+    values: frozenset[object] = frozenset()
+    """Constants that it is compared with by ==, is, or in."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckFacts:
     """The static reading of one check."""
 
     nodes: tuple[str, ...] = ()
     """AST node types in source order, without identifiers or values; empty if the code does not parse."""
-    keys: frozenset[str] = frozenset()
-    """Strings that index something: state keys, attributes, entity ids."""
+    demands: tuple[Demand, ...] = ()
+    """In a fixed order; a place above another demanded place is left out."""
     kind: str = "other"
-
-
-def parse(source: str) -> ast.Module | None:
-    """The syntax tree, or None for anything that Python cannot parse: broken, too long, too deep, or not encodable."""
-    if len(source) > 10 * MAX_CODE:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 @lru_cache(maxsize=100_000)
@@ -49,51 +53,59 @@ def read_check(code: str) -> CheckFacts:
     tree = parse(code) if len(code) <= MAX_CODE else None
     if tree is None:
         return CheckFacts()
-    nodes = _in_source_order(tree)
+    nodes = in_source_order(tree)
     return CheckFacts(
         nodes=tuple(type(node).__name__ for node in nodes if not isinstance(node, (ast.expr_context, ast.Module))),
-        keys=frozenset(_keys(nodes)),
         kind=_kind(nodes),
+        demands=_demands(tree),
     )
 
 
-def _in_source_order(tree: ast.AST) -> list[ast.AST]:
-    stack, nodes = [tree], []
-    while stack:
-        node = stack.pop()
-        nodes.append(node)
-        stack.extend(reversed(list(ast.iter_child_nodes(node))))
-    return nodes
+class _StateAsSelf(ast.NodeTransformer):
+    """`final_state["orders"]` and `final_state.get("orders", {})` become `self.orders`."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.keys: set[str] = set()
+
+    def _key(self, owner: ast.expr, key: ast.expr, node: ast.expr) -> ast.AST:
+        if isinstance(owner, ast.Name) and owner.id == self.root and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            self.keys.add(key.value)
+            return ast.Attribute(value=ast.Name(id="self", ctx=ast.Load()), attr=key.value, ctx=ast.Load())
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return self._key(node.value, node.slice, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            return self._key(node.func.value, node.args[0], node)
+        return self.generic_visit(node)
 
 
-def _keys(nodes: list[ast.AST]) -> set[str]:
-    """Strings used as subscript, as first argument of `.get`, or left of `in`, directly or through a variable that holds one."""
-    named = {
-        target.id: node.value.value
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    keys = set()
-    for node in nodes:
-        for expression in _key_expressions(node):
-            if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
-                keys.add(expression.value)
-            elif isinstance(expression, ast.Name) and expression.id in named:
-                keys.add(named[expression.id])
-    return keys
+def _demands(tree: ast.Module) -> tuple[Demand, ...]:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.args.args]
+    function = next((node for node in functions if node.name == "check_func"), functions[0] if functions else None)
+    if function is None:
+        return ()
+    state = _StateAsSelf(function.args.args[0].arg)
+    try:
+        state.visit(function)
+    except RecursionError:
+        return ()
+    facts = read_function(function, frozenset(state.keys))
+    return tuple(Demand(key=place.key, path=place.path, values=_values(place, facts)) for place in _lowest(facts.places))
 
 
-def _key_expressions(node: ast.AST) -> list[ast.expr]:
-    match node:
-        case ast.Subscript(slice=key):
-            return [key]
-        case ast.Call(func=ast.Attribute(attr="get" | "pop"), args=[key, *_]):
-            return [key]
-        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn(), *_]):
-            return [left]
-    return []
+def _lowest(places: Iterable[Place]) -> list[Place]:
+    """Places that are not above another one, sorted."""
+    found = sorted(set(places), key=lambda place: (place.key, place.path))
+    above = {Place(place.key, place.path[:length]) for place in found for length in range(len(place.path))}
+    return [place for place in found if place not in above]
+
+
+def _values(place: Place, facts: MethodFacts) -> frozenset[object]:
+    return frozenset(value for compared, value in facts.compared if compared == place)
 
 
 def _kind(nodes: list[ast.AST]) -> str:

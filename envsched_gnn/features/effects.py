@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from envsched_gnn.features.checks import parse
 from envsched_gnn.features.gates import guard_gates, is_failure
 from envsched_gnn.features.places import ANY, Place, Places, filters, is_self, is_self_call
+from envsched_gnn.features.syntax import parse
 
 _GROWS = frozenset({"append", "add", "insert", "extend", "setdefault", "appendleft", "update"})
 _SHRINKS = frozenset({"pop", "remove", "discard", "clear", "popitem", "popleft", "difference_update"})
@@ -29,6 +29,14 @@ class MethodFacts:
     inserts: frozenset[str] = frozenset()
     removes: frozenset[str] = frozenset()
     gates: frozenset[str] = frozenset()
+    values: dict[tuple[str, str], frozenset[object]] = field(default_factory=dict)
+    """What each attribute is set to, where only constants are."""
+    initial_values: dict[tuple[str, str], frozenset[object]] = field(default_factory=dict)
+    """Constants that attributes of new entities start with."""
+    places: frozenset[Place] = frozenset()
+    """What it reads, place by place."""
+    compared: frozenset[tuple[Place, object]] = frozenset()
+    """Constants that places are compared with by ==, is, or in."""
     id_parameters: dict[str, str] = field(default_factory=dict)
     returns: Place | None = None
 
@@ -41,8 +49,6 @@ class ClassFacts:
     """All methods but `__init__`, in source order."""
     state_keys: frozenset[str]
     """Attributes of `self` that are assigned somewhere."""
-    attributes: frozenset[str]
-    """Strings that name attributes of entities."""
 
 
 def read_class(source: str, name: str) -> ClassFacts | None:
@@ -56,8 +62,12 @@ def read_class(source: str, name: str) -> ClassFacts | None:
     keys = frozenset(_assigned_attributes(chosen))
     reader = _Reader(functions, keys)
     methods = {method: reader.facts(method) for method in functions if method != "__init__"}
-    attributes = {attribute for facts in methods.values() for _, attribute in facts.reads | facts.writes} - {ANY, ""}
-    return ClassFacts(methods=methods, state_keys=keys, attributes=frozenset(attributes | set(_declared(tree)) - keys))
+    return ClassFacts(methods=methods, state_keys=keys)
+
+
+def read_function(function: ast.FunctionDef, keys: frozenset[str]) -> MethodFacts:
+    """Facts of one function, whose state is written `self.KEY`."""
+    return _Reader({function.name: function}, keys).facts(function.name)
 
 
 def _functions(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -68,15 +78,6 @@ def _assigned_attributes(node: ast.ClassDef) -> Iterator[str]:
     for child in ast.walk(node):
         if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and is_self(child.value):
             yield child.attr
-
-
-def _declared(tree: ast.Module | None) -> Iterator[str]:
-    """Field names of annotated classes and keys of dict literals."""
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
-        elif isinstance(node, ast.Dict):
-            yield from (key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
 class _Reader:
@@ -119,6 +120,10 @@ class _Method:
         self.inserts: set[str] = set()
         self.removes: set[str] = set()
         self.gates: set[str] = set()
+        self.values: dict[tuple[str, str], set[object]] = {}
+        self.initial_values: dict[tuple[str, str], set[object]] = {}
+        self.read_places: set[Place] = set()
+        self.compared: set[tuple[Place, object]] = set()
         self.id_parameters: dict[str, str] = {}
         self.returns: Place | None = None
 
@@ -133,6 +138,10 @@ class _Method:
             inserts=frozenset(self.inserts),
             removes=frozenset(self.removes),
             gates=frozenset(self.gates),
+            values={place: frozenset(values) for place, values in self.values.items() if ANY not in values},
+            initial_values={place: frozenset(values) for place, values in self.initial_values.items()},
+            places=frozenset(self.read_places),
+            compared=frozenset(self.compared),
             id_parameters=self.id_parameters,
             returns=self.returns,
         )
@@ -196,16 +205,25 @@ class _Method:
 
     def visit_load(self, node: ast.AST) -> None:
         place = self.place(node)
-        if place is not None:
-            self.reads.add((place.key, place.attribute))
+        self.reads_place(place)
         if isinstance(node, ast.Subscript):
             self.names_entity(self.place(node.value), node.slice)
         self.visit_all(ast.iter_child_nodes(node))
 
+    def reads_place(self, place: Place | None) -> None:
+        if place is not None:
+            self.reads.add((place.key, place.attribute))
+            self.read_places.add(place)
+
     def compare(self, node: ast.Compare) -> None:
-        """`p in self.orders` and `o["order_id"] == p` show that parameter p names an entity."""
+        """`p in self.orders` and `o["order_id"] == p` show that parameter p names an entity; `o["status"] == "open"` what is expected."""
         left = node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
+            if isinstance(operator, (ast.Eq, ast.In, ast.Is)):
+                self.compared |= set(self.places.expectations(left, right))
+            if isinstance(operator, (ast.In, ast.NotIn)) and self.places.constant(left) != ANY:
+                owner = self.place(right)
+                self.reads_place(owner.below(self.places.constant(left)) if owner is not None and not owner.path else None)
             if isinstance(operator, (ast.In, ast.NotIn)):
                 self.names_entity(self.place(right), left)
             elif isinstance(operator, (ast.Eq, ast.NotEq)):
@@ -226,9 +244,7 @@ class _Method:
                 self.mutate(place, node.func.attr, node.args)
                 if node.func.attr in ("get", "pop") and node.args:
                     self.names_entity(place, node.args[0])
-            read = self.place(node)
-            if read is not None:
-                self.reads.add((read.key, read.attribute))
+            self.reads_place(self.place(node))
         self.visit(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
         self.visit_all([*node.args, *node.keywords])
 
@@ -255,15 +271,23 @@ class _Method:
         if place is None:
             return
         if place.attribute not in (ANY, ""):
-            self.writes.add((place.key, place.attribute))
+            self.sets(place.key, place.attribute, value.value if isinstance(value, ast.Constant) else ANY)
         elif filters(value) or (isinstance(value, ast.Name) and value.id in self.places.filtered):
             self.removes.add(place.key)
         elif not place.path:
-            self.writes.add((place.key, ""))
+            self.sets(place.key, "")
         elif not isinstance(value, ast.Name) or place.key not in self.places.keys_behind(value.id):
-            self.inserts.add(place.key)
+            self.insert(place.key, value)
         elif value.id not in self.places.names:
-            self.writes.add((place.key, ANY))
+            self.sets(place.key, ANY)
+
+    def insert(self, key: str, entity: ast.expr | None) -> None:
+        """A new entity; where it is written out, its attributes start with these constants."""
+        self.inserts.add(key)
+        if isinstance(entity, ast.Dict):
+            for name, value in zip(entity.keys, entity.values, strict=True):
+                if isinstance(name, ast.Constant) and isinstance(value, ast.Constant):
+                    self.initial_values.setdefault((key, str(name.value)), set()).add(value.value)
 
     def shrink(self, place: Place | None) -> None:
         if place is None:
@@ -271,7 +295,7 @@ class _Method:
         if place.attribute in (ANY, ""):
             self.removes.add(place.key)
         else:
-            self.writes.add((place.key, place.attribute))
+            self.sets(place.key, place.attribute)
 
     def mutate(self, place: Place, method: str, arguments: list[ast.expr]) -> None:
         if method in _SHRINKS:
@@ -279,12 +303,17 @@ class _Method:
         elif method == "update" and place.path:
             keys = arguments[0].keys if arguments and isinstance(arguments[0], ast.Dict) else [None]
             names = [key.value if isinstance(key, ast.Constant) else ANY for key in keys]
-            self.writes |= {(place.key, str(name) if place.attribute == ANY else place.attribute) for name in names}
+            for name in names:
+                self.sets(place.key, str(name) if place.attribute == ANY else place.attribute)
         elif method in _GROWS:
             if place.attribute in (ANY, ""):
-                self.inserts.add(place.key)
+                self.insert(place.key, arguments[0] if arguments else None)
             else:
-                self.writes.add((place.key, place.attribute))
+                self.sets(place.key, place.attribute)
+
+    def sets(self, key: str, attribute: str, value: object = ANY) -> None:
+        self.writes.add((key, attribute))
+        self.values.setdefault((key, attribute), set()).add(value)
 
     def names_entity(self, place: Place | None, key: ast.expr) -> None:
         if place is not None and not place.path and isinstance(key, ast.Name) and key.id in self.parameters:
@@ -304,10 +333,14 @@ class _Method:
     def include(self, name: str, node: ast.Call) -> None:
         facts = self.reader.facts(name)
         self.reads |= facts.reads
-        self.writes |= facts.writes
         self.inserts |= facts.inserts
         self.removes |= facts.removes
         self.gates |= facts.gates
+        for key, attribute in facts.writes:
+            for value in facts.values.get((key, attribute), {ANY}):
+                self.sets(key, attribute, value)
+        for written, values in facts.initial_values.items():
+            self.initial_values.setdefault(written, set()).update(values)
         given = dict(zip(facts.parameters, node.args, strict=False)) | {word.arg: word.value for word in node.keywords if word.arg}
         for parameter, key in facts.id_parameters.items():
             if parameter in given:

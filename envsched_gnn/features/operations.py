@@ -101,6 +101,10 @@ class Operation:
     """State keys that gain entities."""
     removes: frozenset[str] = frozenset()
     """State keys that lose entities."""
+    values: Mapping[tuple[str, str], frozenset[object]] = field(default_factory=dict)
+    """What each attribute is set to, where only constants are."""
+    initial_values: Mapping[tuple[str, str], frozenset[object]] = field(default_factory=dict)
+    """Constants that attributes of inserted entities start with."""
     gates: tuple[str, ...] = ()
     """Gate types of its guard clauses, sorted, each once."""
     parameters: tuple[str, ...] = ()
@@ -127,8 +131,6 @@ class OperationTable:
     operations: tuple[Operation, ...]
     """In the order of the environment's tools."""
     state_keys: frozenset[str] = frozenset()
-    attributes: frozenset[str] = frozenset()
-    """Strings that name attributes somewhere in the class."""
     analysed: bool = False
     """Whether effects come from source; else from schemas and names."""
 
@@ -143,7 +145,6 @@ def read_operations(environment: Environment) -> OperationTable:
     return OperationTable(
         operations=tuple(_from_method(name, schemas.get(name, {}), facts.methods[name]) for name in names),
         state_keys=facts.state_keys,
-        attributes=facts.attributes,
         analysed=True,
     )
 
@@ -204,6 +205,8 @@ def _from_method(name: str, schema: Mapping[str, Any], facts: MethodFacts) -> Op
         writes=facts.writes,
         inserts=facts.inserts,
         removes=facts.removes,
+        values=facts.values,
+        initial_values=facts.initial_values,
         gates=tuple(sorted(facts.gates)),
         parameters=facts.parameters,
         id_parameters=dict(facts.id_parameters),

@@ -7,7 +7,7 @@ Does not know: what is done to a place.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 ANY = "*"
@@ -42,6 +42,7 @@ class Places:
         self.names: dict[str, Place] = {}
         self.copies: dict[str, Place] = {}
         self.filtered: set[str] = set()
+        self.strings: dict[str, str] = {}
 
     def bind(self, name: str, value: ast.expr) -> None:
         """`name = value`."""
@@ -51,6 +52,15 @@ class Places:
                 table[name] = found
         if filters(value):
             self.filtered.add(name)
+        self.strings.pop(name, None)
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            self.strings[name] = value.value
+
+    def constant(self, node: ast.AST) -> str:
+        """The string that a key is, directly or through a variable; else ANY."""
+        if isinstance(node, ast.Name):
+            return self.strings.get(node.id, ANY)
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ANY
 
     def keys_behind(self, name: str) -> set[str]:
         """State keys whose entity a variable is, or is a copy of."""
@@ -68,7 +78,7 @@ class Places:
                 return owner.below(attribute) if owner else None
             case ast.Subscript(value=value, slice=key):
                 owner = self.of(value)
-                return owner.below(constant(key)) if owner else None
+                return owner.below(self.constant(key)) if owner else None
             case ast.BoolOp(values=values):
                 return next((place for value in values if (place := self.of(value))), None)
             case ast.IfExp(body=body, orelse=orelse):
@@ -88,13 +98,21 @@ class Places:
         match node.func:
             case ast.Attribute(value=value, attr="get" | "pop" | "setdefault"):
                 owner = self.of(value)
-                return owner.below(constant(node.args[0]) if node.args else ANY) if owner else None
+                return owner.below(self.constant(node.args[0]) if node.args else ANY) if owner else None
             case ast.Attribute(value=value, attr="values" | "items"):
                 return self.of(value)
             case ast.Name(id=name) if name in _CONTAINERS and node.args:
                 inner = self.of(node.args[0])
                 return inner.below(ANY) if inner and name in ("next", "min", "max") else inner
         return None
+
+    def expectations(self, left: ast.expr, right: ast.expr) -> Iterator[tuple[Place, object]]:
+        """Places of a comparison, with the constants on its other side."""
+        for one, other in ((left, right), (right, left)):
+            place = self.of(one)
+            values = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
+            if place is not None:
+                yield from ((place, value.value) for value in values if isinstance(value, ast.Constant))
 
     def bind_element(self, target: ast.AST, iterable: ast.expr) -> None:
         """`for o in self.orders.values()`, `for id, o in self.orders.items()`, `for n, o in enumerate(...)`."""
@@ -135,7 +153,3 @@ def _copied(node: ast.expr) -> ast.expr | None:
         case ast.Dict(keys=[None, *_], values=[value, *_]):
             return value
     return None
-
-
-def constant(node: ast.AST) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ANY

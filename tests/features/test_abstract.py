@@ -53,12 +53,21 @@ def test_ground_truth_is_never_read() -> None:
     assert _read(with_gold) == _read(SHIP)
 
 
-def test_created_entity_needs_no_lookup() -> None:
-    both = task(
-        "shop", "x", "Create order O2 and delete order O1.", check('"O2" in final_state["orders"] and "O1" not in final_state["orders"]')
-    )
-    assert "create_order" not in _names(DROP)
-    assert _names(both)  # both ids in one check: existing wins, nothing raises
+def test_what_a_chosen_operation_changes_too_adds_none() -> None:
+    """The counter is written by `create_order` alone here, the status by both; one operation meets all three demands."""
+    checks = (check('"O2" in final_state["orders"]'), check('final_state["orders"].get("O2", {}).get("status") == "open"'))
+    assert _names(task("shop", "x", "Place order O2 for Ann.", *checks)) == ["find_customer_by_name", "create_order"]
+
+
+def test_constants_tell_operations_apart() -> None:
+    """Any order that is shipped: a new one starts as open, so the status has to be updated."""
+    some = task("shop", "x", "One order has to go out.", check('any(o["status"] == "shipped" for o in final_state["orders"].values())'))
+    assert _names(some)[-1] == "update_order_status"
+
+
+def test_what_holds_at_reset_demands_nothing() -> None:
+    kept = check('final_state["orders"]["O1"]["status"] == "open"')
+    assert _names(task("shop", "x", "Advance one day.", kept, check('final_state["today"] == 2'))) == ["advance_day"]
 
 
 def test_without_checks_the_mentioned_operations() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from envsched_gnn.features.checks import CheckFacts, read_check
+from envsched_gnn.features.checks import CheckFacts, Demand, read_check
 from tests.features.shop import SHIP, check
 
 
 def test_nodes_and_keys() -> None:
     facts = read_check(SHIP.verifier.checks[0].code)
-    assert facts.keys == {"orders", "O1", "status"}
+    assert facts.demands == (Demand(key="orders", path=("O1", "status"), values=frozenset({"shipped"})),)
     expected = "FunctionDef arguments arg Return Compare Subscript Subscript Subscript Name Constant Constant Constant Eq Constant"
     assert " ".join(facts.nodes) == expected
 
@@ -18,9 +18,32 @@ def test_structure_has_no_identifiers() -> None:
     assert other.nodes == read_check(SHIP.verifier.checks[0].code).nodes
 
 
-def test_key_in_a_variable() -> None:
-    code = 'def check_func(s):\n    i = "O7"\n    return i in s.get("orders", {}) and s["orders"][i].get("n") == 1'
-    assert read_check(code).keys == {"O7", "orders", "n"}
+@pytest.mark.parametrize(
+    ("body", "demands"),
+    [
+        ('"O2" in final_state.get("orders", {})', [("orders", ("O2",), set())]),
+        ('final_state["today"] == 2', [("today", (), {2})]),
+        ('final_state["o"]["O1"].get("s") in ("a", "b")', [("o", ("O1", "s"), {"a", "b"})]),
+        ('any(o["x"] == 1 and o["y"] != 2 for o in final_state["o"].values())', [("o", ("*", "x"), {1}), ("o", ("*", "y"), set())]),
+        ('final_state["n"] == initial_state["m"]', [("n", (), set())]),
+        ("True", []),
+    ],
+)
+def test_demands(body: str, demands: list) -> None:
+    found = [(demand.key, demand.path, set(demand.values)) for demand in read_check(check(body).code).demands]
+    assert found == demands
+
+
+def test_demands_through_variables() -> None:
+    code = """
+def check_func(state):
+    order_id = "O7"
+    order = state.get("orders", {}).get(order_id)
+    if not order:
+        return False
+    return order_id in state["orders"] and order.get("n") == 1
+"""
+    assert read_check(code).demands == (Demand(key="orders", path=("O7", "n"), values=frozenset({1})),)
 
 
 @pytest.mark.parametrize(
@@ -42,5 +65,5 @@ def test_kinds(body: str, kind: str) -> None:
 @pytest.mark.parametrize("code", ["", "def (", "\x00", "\udc80", "x = '\\d'\n(", "y" * 300_000, "-" * 100_000 + "1"])
 def test_code_that_says_nothing(code: str) -> None:
     facts = read_check(code)
-    assert facts.keys == frozenset()
+    assert facts.demands == ()
     assert facts == CheckFacts() or code == ""

@@ -1,0 +1,35 @@
+"""Python source as a syntax tree, whatever the source is.
+
+Knows: what cannot be parsed.
+Does not know: what the code means.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+
+MAX_SOURCE = 2_000_000
+"""Characters; longer source is treated as source that does not parse (ours)."""
+
+
+def parse(source: str) -> ast.Module | None:
+    """The syntax tree, or None for anything that Python cannot parse: broken, too long, too deep, or not encodable."""
+    if len(source) > MAX_SOURCE:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def in_source_order(tree: ast.AST) -> list[ast.AST]:
+    """All nodes, parents before children, left before right; any depth."""
+    stack, nodes = [tree], []
+    while stack:
+        node = stack.pop()
+        nodes.append(node)
+        stack.extend(reversed(list(ast.iter_child_nodes(node))))
+    return nodes
