@@ -71,18 +71,19 @@ def candidates(environment: Environment, task: Task, state: State) -> Iterator[C
         function = tool["function"]
         if function["name"] not in changing:
             continue
-        options = {}
+        options: dict[str, list[Any]] = {}
         for name, schema in function["parameters"]["properties"].items():
             if schema["type"] == "integer":
                 options[name] = sums if schema["description"].startswith("Sum") else numbers
             else:
-                options[name] = sorted(schema.get("enum") or strings[name], key=lambda value: (value not in task.prompt, value))
+                legal: list[str] = schema.get("enum") or list(strings[name])
+                options[name] = sorted(legal, key=lambda value: (value not in task.prompt, value))
         for values in itertools.product(*options.values()):
             yield {"name": function["name"], "arguments": dict(zip(options, values, strict=True))}
 
 
 def _children(environment: Environment, task: Task, state: State) -> Iterator[tuple[Call, State]]:
-    """Calls that succeed in a state, with the state after each. A refused call changes nothing: only after a success is the state set back."""
+    """Calls that succeed in a state, with the state after each. A refused call changes nothing: only after a success is it set back."""
     episode = Episode(environment, replace(task, initial_state=state))
     before = pickle.dumps(state)
     for call in candidates(environment, task, state):

@@ -180,7 +180,9 @@ def _gold(world: World, label: str, made: Stage) -> list[Call] | None:
         return [call for step in made.steps for call in (*step.lookups, step.call)]
     calls = [call for step in made.steps for call in step.lookups]
     tools = {"o": ("get_owner", "oid"), "r": ("get_resource", "rid"), "b": ("get_booking", "bid")}
-    more = [_call(world, tools[part.table][0], **{tools[part.table][1]: part.record_id}) for part in scene.parts if part.table in tools]
+    more = [
+        _call(world, tools[part.table][0], **{tools[part.table][1]: part.record_id}) for part in made.scene.parts if part.table in tools
+    ]
     return calls + more[: max(0, TRIVIAL_LOOKUPS - len(calls))]
 
 
