@@ -205,7 +205,7 @@ class History:
         half_lives = torch.tensor(self.half_lives, dtype=torch.float64, device=self._device)[:, None]
         w_round = torch.exp2((rounds - latest) / half_lives).masked_fill_(rounds >= step, 0)
         values, at, row = self.values, self._round[: self._count], self._row[: self._count]
-        z = (values[0] > self.v_floor).to(torch.float64)
+        z = informative(values[0], self.v_floor).to(torch.float64)
         totals = segment_sum(torch.cat([torch.ones_like(z)[None], values, z[None]]), at, rounds.numel())
         n, mu, z_round = totals[0], totals[1:4] / totals[0], totals[4]
         # Sums, not matrix products: the last bit of those depends on where in memory they lie, and a resumed run must repeat every bit.
