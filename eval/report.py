@@ -222,9 +222,13 @@ def _map(run: RunRecord, steps: np.ndarray) -> Section:
 
 
 def _judged(run: RunRecord) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted and realised variance of the groups that were predicted from evidence: all but the cold batch."""
-    warm = run.groups.phase != "cold"
+    """Predicted and realised variance of the groups predicted from evidence: not the cold batch, none of uniform selection."""
+    warm = _warm(run)
     return run.groups.predicted_variance[warm], run.groups.variance[warm]
+
+
+def _warm(run: RunRecord) -> np.ndarray:
+    return ~np.isin(run.groups.phase, ("cold", "uniform"))
 
 
 def _predictions(run: RunRecord) -> list[Section]:
@@ -243,7 +247,7 @@ def _predictions(run: RunRecord) -> list[Section]:
     judged = f"Spearman rank correlation {_number(rho)} over {int(both.sum()):,} groups" + (
         " (constant: none is defined)." if math.isnan(rho) else "."
     )
-    p, informative = run.groups.p_informative[run.groups.phase != "cold"], np.where(np.isfinite(realised), realised > _floor(run), np.nan)
+    p, informative = run.groups.p_informative[_warm(run)], np.where(np.isfinite(realised), realised > _floor(run), np.nan)
     usable = np.isfinite(p) & np.isfinite(informative)
     brier = float(np.mean((p[usable] - informative[usable]) ** 2)) if usable.any() else math.nan
     caption = (

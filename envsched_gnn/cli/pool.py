@@ -83,3 +83,30 @@ def convert(
         case Form.parquet:
             write_manifest(records, out, form="parquet")
     show(str(out))
+
+
+@app.command("audit")
+@cured
+def audit_pool(
+    pool: Path_,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Times each trajectory is played; 2 or more show flakiness.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Worker processes.")] = 2,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Play the no-op and the gold trajectories; list dead tasks, tasks solved at reset and broken checks, with the record at fault."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from envsched_gnn.eval.audit import audit
+
+    records = load(pool, settings)
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("episodes", total=None)
+        report = audit(
+            records, repeats=repeats, workers=workers, progress=lambda done, total: bars.update(bar, completed=done, total=total)
+        )
+    if json:
+        show_json(report.to_dict())
+    else:
+        show(str(report))

@@ -15,7 +15,7 @@ from envsched_gnn.errors import HistoryError
 from envsched_gnn.eval.metrics import bins, first_and_last, read_run, spearman
 from envsched_gnn.eval.report import write_report
 from envsched_gnn.ledger import Ledger
-from envsched_gnn.records import Pick, Relaxation, Rollout, RolloutGroup, Selection
+from envsched_gnn.records import Phase, Pick, Relaxation, Rollout, RolloutGroup, Selection
 
 Rewards = Callable[[int, int], tuple[float | None, ...]]
 
@@ -52,9 +52,10 @@ def one_round(ledger: Ledger, step: int, environments: int, batch: int, rewards:
         env, task = f"env<{(rank + step * batch) % environments}>", f"t{(rank + step) % 12}"
         spread = rewards(step, (rank + step) % 12)
         cold = step == 0
-        guess = float("nan") if policy == "uniform" else 0.05 if cold else 0.01 * ((rank + step) % 4) + 0.001 * step
+        phase: Phase = "uniform" if policy == "uniform" else "cold" if cold else "coverage"
+        guess = 0.0 if policy == "uniform" else 0.05 if cold else 0.01 * ((rank + step) % 4) + 0.001 * step
         pick = Pick(
-            rank=rank + 1, env_id=env, task_id=task, task_index=0, group_id=f"{step}:{env}/{task}", phase="cold" if cold else "coverage",
+            rank=rank + 1, env_id=env, task_id=task, task_index=0, group_id=f"{step}:{env}/{task}", phase=phase,
             score=0.5, predicted_variance=guess, p_informative=min(1.0, guess * 12),
         )  # fmt: skip
         picks.append(pick)

@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,26 +237,29 @@ def test_a_kill_at_any_stage_changes_nothing(folder: Path, statuses: dict[str, i
     assert seconds_of(there).items() >= finished.items(), "no finished rollout was run again"
 
 
-@pytest.mark.slow
+KILLED_AFTER = """
+import os, signal, sys, time
+from pathlib import Path
+from tests.train.test_run import configuration
+from envsched_gnn.train.run import run
+
+folder = Path(sys.argv[1])
+for delay in sys.argv[2:]:
+    child = os.fork()
+    if child == 0:
+        run(configuration(folder, "random"))
+        os._exit(0)
+    time.sleep(float(delay))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
 def test_kills_at_random_moments(folder: Path) -> None:
-    code = "import sys\nfrom pathlib import Path\nfrom tests.train.test_run import *\nrun(configuration(Path(sys.argv[1]), 'random'))"
     there = folder / "runs" / "random"
-    finished: dict[tuple[str, int], float] = {}
-    for delay in (0.0, 0.11, 0.37, 0.05):
-        process = subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT)
-        before = len(finished)
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and process.poll() is None:
-            if (there / "ledger.sqlite").exists() and (there / "metrics.jsonl").exists() and len(seconds_of(there)) > before:
-                break
-            time.sleep(0.002)
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        now = seconds_of(there)
-        assert now.items() >= finished.items()
-        finished = now
-    assert finished, "the run was killed after some rollouts had finished"
+    delays = [f"{0.02 + 0.13 * n:.2f}" for n in range(8)]
+    subprocess.run([sys.executable, "-c", KILLED_AFTER, str(folder), *delays], cwd=ROOT, check=True)
+    finished = seconds_of(there)
     run(configuration(folder, "random"))
     assert_same_run(there, folder / "runs" / "whole")
     assert seconds_of(there).items() >= finished.items()
