@@ -52,6 +52,7 @@ class ScriptedPolicy:
         self._seed = seed
         self._base = math.inf if skill_start == 1 else -math.inf if skill_start == 0 else math.log(skill_start / (1 - skill_start))
         self._gain = skill_gain
+        self._difficulties: dict[str, float] = {}
         self.version = 0
         """Number of times it has learned."""
         self._environment_practice: dict[str, int] = {}
@@ -107,7 +108,9 @@ class ScriptedPolicy:
             raise CheckpointError(f"state of the scripted policy: {error!r}; expected version, environments and tools.") from None
 
     def _difficulty(self, name: str) -> float:
-        return random.Random(_digest(f"{self._seed}|{name}")).gauss(0.0, SPREAD)
+        if name not in self._difficulties:
+            self._difficulties[name] = random.Random(_digest(f"{self._seed}|{name}")).gauss(0.0, SPREAD)
+        return self._difficulties[name]
 
     def _attempt(self, task: Task, call: dict[str, Any], words: Sequence[str], dice: random.Random) -> dict[str, Any] | None:
         """The call, right, wrong or left out (None)."""
