@@ -1,0 +1,97 @@
+"""The command line: its verbs and options, its exit codes, what it imports."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from envsched_gnn.cli.main import app
+
+ROOT = Path(__file__).parent.parent.parent
+SURFACE = {
+    "doctor": {"--json"},
+    "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},
+    "graph build": {"pool", "-o", "--out", "-s", "--set"},
+    "graph export": {"graph", "-o", "--out"},
+    "pool audit": {"POOL", "--repeats", "--workers", "-s", "--set", "--json"},
+    "pool convert": {"POOL", "-o", "--out", "--form", "-s", "--set"},
+    "pool show": {"POOL", "-s", "--set", "--json"},
+    "report": {"RUN", "--json"},
+    "run": {"-c", "--config", "-s", "--set"},
+    "select": {"GRAPH.pt", "--history", "--preset", "--step", "--batch-size", "--seed", "--scores", "--json"},
+}
+
+
+def surface(command: click.Command, path: str = "") -> dict[str, set[str]]:
+    """Options and arguments of every verb."""
+    if hasattr(command, "commands"):
+        found: dict[str, set[str]] = {}
+        for name, sub in command.commands.items():
+            found |= surface(sub, f"{path} {name}".strip())
+        return found
+    names: set[str] = set()
+    for parameter in command.params:
+        if parameter.name != "help":
+            names |= {parameter.metavar or str(parameter.name)} if parameter.param_type_name == "argument" else set(parameter.opts)
+    return {path: names}
+
+
+def test_the_surface_is_frozen() -> None:
+    assert surface(typer.main.get_command(app)) == SURFACE
+
+
+def test_help_imports_neither_torch_nor_the_heavy_rest() -> None:
+    code = (
+        "import sys\nfrom envsched_gnn.cli.main import app\n"
+        "try:\n    app(sys.argv[1:])\nexcept SystemExit as end:\n    code = end.code\n"
+        "heavy = {'torch', 'torch_geometric', 'scipy', 'sklearn', 'matplotlib', 'pandas', 'pyarrow'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy), code)"
+    )
+    for arguments in (["--help"], ["select", "--help"], ["run", "--help"], ["pool", "audit", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert "HEAVY [] 0" in done.stdout
+        assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["select"], ["nothing"], ["run", "-c"], ["select", "g.pt", "--preset", "best"], ["pool", "convert", "x"]]
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "-c", "none.toml"], "none.toml: no such file"),
+        (["report", "none"], "not a run folder"),
+        (["pool", "show", "none"], "none"),
+        (["graph", "export", "none.pt", "-o", "x.npz"], "none.pt: no such file"),
+        (["select", "none.pt"], "none.pt: no such file"),
+        (["select", "none.pt", "--history", "none.jsonl"], "none.jsonl: cannot be read (No such file or directory)"),
+        (["pool", "show", "toolworld", "-s", "pool.toolworld.enviroments=3"], "Did you mean pool.toolworld.environments?"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_a_cure_and_exits_with_1(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_doctor() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    states = {finding["name"]: finding["state"] for finding in report["findings"]}
+    assert report["ok"] is True
+    for name in ("python", "torch", "torch-geometric", "devices", "workers", "writing"):
+        assert states[name] == "ok"
+    assert set(states.values()) <= {"ok", "missing"}
