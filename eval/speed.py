@@ -42,15 +42,15 @@ EDGES_PER_TASK = 18
 """k_within + k_cross."""
 
 
-def milliseconds(work: Callable[[], Any], device: str) -> float:
-    """Wall time of one call."""
+def timed(device: str, work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """Wall milliseconds of one call, and what it returned."""
     if device != "cpu":
         torch.cuda.synchronize()
     start = time.perf_counter()
-    work()
+    result = work(*arguments)
     if device != "cpu":
         torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (time.perf_counter() - start), result
 
 
 def floors(tasks: int, device: str) -> dict[str, float]:
@@ -62,24 +62,24 @@ def floors(tasks: int, device: str) -> dict[str, float]:
     def gather_add() -> torch.Tensor:
         return torch.zeros_like(values).scatter_add_(0, target, values[source])
 
-    def median(work: Callable[[], Any]) -> float:
-        return statistics.median([milliseconds(work, device) for _ in range(7)][1:])
+    def median(work: Callable[..., Any], *arguments: Any) -> float:
+        return statistics.median([timed(device, work, *arguments)[0] for _ in range(7)][1:])
 
-    return {"floor_sort_ms": median(lambda: torch.sort(values)), "floor_gather_ms": median(gather_add)}
+    return {"floor_sort_ms": median(torch.sort, values), "floor_gather_ms": median(gather_add)}
 
 
 def measure(graph: HeteroData, preset: Preset, device: str, rounds: int) -> dict[str, Any]:
     """One row: fill the history, then time `rounds` rounds of select and observe; medians."""
     sched = EnvSched(None, graph, batch_size=BATCH, seed=0, preset=preset).to(device)
-    first = [milliseconds(lambda groups=groups: sched.observe(groups), device) for groups in history(graph, ROUNDS)]
+    first = [timed(device, sched.observe, groups)[0] for groups in history(graph, ROUNDS)]
     times: dict[str, list[float]] = {"predict_ms": [], "select_ms": [], "observe_ms": []}
     generator = torch.Generator().manual_seed(0)
     for step in range(ROUNDS, ROUNDS + rounds):
-        picks: list[Any] = []
-        times["predict_ms"].append(milliseconds(lambda step=step: sched.predicted(step), device))
-        times["select_ms"].append(milliseconds(lambda step=step, picks=picks: picks.append(sched.select(step)), device))
+        times["predict_ms"].append(timed(device, sched.predicted, step)[0])
+        select_ms, picks = timed(device, sched.select, step)
         rewards = torch.randint(2, (BATCH, NUM_ROLLOUTS), generator=generator).tolist()
-        times["observe_ms"].append(milliseconds(lambda picks=picks, rewards=rewards: sched.observe(picks[0], rewards), device))
+        times["select_ms"].append(select_ms)
+        times["observe_ms"].append(timed(device, sched.observe, picks, rewards)[0])
     row = {name: statistics.median(values[1:]) for name, values in times.items()}
     store = graph["task"]
     return {
