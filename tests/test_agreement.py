@@ -153,6 +153,8 @@ FIXED = {
     "two requests a step": Case(seed=20, requests=2, rounds=6, tasks=30),
     "all of it": Case(seed=21, environments=6, tasks=40, odd_ranges=True, held_out=0.1, late=0.3, masked=0.1, gaps=(1, 2, 9), rounds=12),
     "v_floor for fractional rewards": Case(seed=22, v_floor=0.02, rounds=8),
+    "hardly any variance": Case(seed=24, tasks=6, batch_size=3, constant=0.94, rounds=30),
+    "hardly any constant group": Case(seed=25, tasks=6, batch_size=3, constant=0.06, rounds=30),
     "batch of one": Case(seed=23, batch_size=1, rounds=8),
 }
 

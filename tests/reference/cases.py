@@ -40,6 +40,8 @@ class Case:
     """Share of groups that report some rounds later; a third of them never do, half of those are cancelled."""
     masked: float = 0.0
     """Share of rewards that are no reward."""
+    constant: float | None = None
+    """Share of groups without variance; the others get a reward of each edge. None: all kinds."""
     requests: int = 1
     """Requests a step, each for a share of the batch."""
 
@@ -92,6 +94,8 @@ def world_of(graph):
 def random_rewards(case, rng, low, high):
     """Raw rewards of one group: some constant, some binary, some graded, some masked in every way there is."""
     k = rng.choice((2, 4, 8, 8, 8))
+    if case.constant is not None:
+        return [low] * k if rng.random() < case.constant else [low, high] * (k // 2)
     skill = rng.choice((0.0, 0.3, 0.7, 1.0))
     levels = (0.0, 1.0) if case.binary else (0.0, 0.25, 0.5, 0.625, 1.0)
     rewards = []
