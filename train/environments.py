@@ -7,6 +7,7 @@ Does not know: policies, groups, how processes are kept.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -83,8 +84,7 @@ class WorkerEnvironment:
         self._refused = False
         self._running = True
         await self._ask({"op": "reset"})
-        turns = task.info.get("turns")
-        return _view(self._job, "\n".join(turns[0]) if turns else task.prompt, task.info.get("withheld_tools"))
+        return policy_view(self._environment, task)
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
         """One tool call; beyond `max_turns` it is not executed."""
@@ -101,7 +101,8 @@ class WorkerEnvironment:
         job, reply = self._current(), await self._ask({"op": "next_turn"})
         if reply.get("text") is None:
             return None
-        return _view(job, str(reply["text"]), reply.get("withheld"))
+        now = {**job.task.info, "turns": [[str(reply["text"])]], "withheld_tools": reply["withheld"]}
+        return policy_view(self._environment, replace(job.task, info=now))
 
     async def score(self) -> float:
         """Reward in the task's reward range."""
@@ -122,23 +123,35 @@ class WorkerEnvironment:
         return self._job
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send to the worker without holding up the event loop."""
+        """One request; a worker that failed, or whose answer nobody waits for any more, is given up."""
         job = self._current()
-        if self._worker is None:
-            self._worker = self._workers.lease()
-        outcome = await asyncio.to_thread(self._worker.ask, job, request)
-        if outcome.status != "ok":
-            self._running = False
-            self._workers.release(self._worker)
-            self._worker = None
+        worker = self._worker = self._worker or self._workers.lease()
+        outcome = None
+        try:
+            outcome = worker.begin(job, request)
+            while outcome is None:
+                await _readable(worker.fileno(), worker.deadline - time.monotonic())
+                outcome = worker.advance()
+        finally:
+            if outcome is None or outcome.status != "ok":
+                self._running = False
+                self._worker = None
+                self._workers.release(worker, reusable=outcome is not None)
         return outcome.unwrap()
 
 
-def _view(job: Job, prompt: str, withheld: object) -> dict[str, Any]:
-    """`policy_view` of one turn: its own prompt, and the tools that are not withheld in it."""
-    names = withheld if isinstance(withheld, list | tuple) else ()
-    shown = replace(job.task, prompt=prompt, info={**job.task.info, "withheld_tools": names})
-    return policy_view(job.environment, shown)
+async def _readable(fd: int, seconds: float) -> None:
+    """Return once `fd` can be read, or after `seconds`."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        async with asyncio.timeout(max(seconds, 0)):
+            await ready.wait()
+    except TimeoutError:
+        pass
+    finally:
+        loop.remove_reader(fd)
 
 
 def play(turns: list[list[dict[str, Any]]], max_turns: int, *, inspect: bool = False) -> tuple[dict[str, Any], Status]:

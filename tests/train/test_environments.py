@@ -1,7 +1,9 @@
 """Environments as a policy meets them: tool errors are observations, failures have a status, turns are limited."""
 
 import asyncio
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +129,41 @@ def test_episodes_run_side_by_side(workers: WorkerPool) -> None:
     assert asyncio.run(both()) == [1.0, -1.0, 1.0]
 
 
+def test_many_hanging_episodes_hold_up_nobody(workers: WorkerPool) -> None:
+    slow = replace(COUNTER, timeouts=Timeouts(step=2.0))
+
+    async def hang() -> str:
+        environment = WorkerEnvironment(slow, workers)
+        await environment.reset(TASK)
+        try:
+            await environment.call("hang", {})
+        except RolloutFailure as failure:
+            return failure.status
+        return "ok"
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*(hang() for _ in range(12)))
+
+    began = time.monotonic()
+    assert asyncio.run(all_of_them()) == ["timeout"] * 12
+    assert time.monotonic() - began < 15  # one after the other: over 24
+
+
+def test_a_cancelled_call_gives_its_worker_up(workers: WorkerPool) -> None:
+    async def episode() -> float:
+        environment = WorkerEnvironment(COUNTER, workers)
+        await environment.reset(TASK)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(environment.call("hang", {}), 0.1)
+        await environment.reset(TASK)
+        await environment.call("add", {"k": 3})
+        reward = await environment.score()
+        await environment.close()
+        return reward
+
+    assert asyncio.run(episode()) == 1.0
+
+
 def test_a_task_of_another_environment_is_refused(workers: WorkerPool) -> None:
     stranger = Task(env_id="other", task_id="t", prompt="")
     with pytest.raises(EnvironmentFailureError, match=r"other/t is no task of environment 'counter'"):
@@ -138,3 +175,35 @@ def test_known_calls_are_cut_at_the_turn_limit() -> None:
     assert play([[a, b], [c]], 3) == ({"op": "play", "turns": [[a, b], [c]], "inspect": False}, "ok")
     assert play([[a, b], [c]], 1) == ({"op": "play", "turns": [[a], []], "inspect": False}, "truncated")
     assert play([[]], 0) == ({"op": "play", "turns": [[]], "inspect": False}, "ok")
+
+
+@pytest.mark.bfcl
+def test_a_task_of_several_turns_in_a_worker(workers: WorkerPool) -> None:
+    pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
+    from envsched_gnn.pool.bfcl import gold_calls, read_bfcl
+
+    pool = read_bfcl(graded=True)
+    task = pool.tasks[pool.index_of["GorillaFileSystem+TwitterAPI/multi_turn_miss_func_0"]]
+    world = next(environment for environment in pool.environments if environment.env_id == task.env_id)
+    gold = gold_calls(task, world)
+
+    async def episode() -> tuple[list[dict[str, object]], float]:
+        environment = WorkerEnvironment(world, workers)
+        views = [await environment.reset(task)]
+        for turn in gold:
+            for call in turn:
+                assert not (await environment.call(call["name"], call["arguments"])).error
+            view = await environment.next_turn()
+            views += [view] if view is not None else []
+        reward = await environment.score()
+        await environment.close()
+        return views, reward
+
+    views, reward = asyncio.run(episode())
+    assert reward == 1.0
+    assert [view["prompt"] for view in views] == ["\n".join(turn) for turn in task.info["turns"]]
+    (late,) = task.info["withheld_tools"]
+    shown = [late in {tool["function"]["name"] for tool in view["tools"]} for view in views]
+    released = int(next(iter(task.info["released_tools"])))
+    assert shown == [turn >= released for turn in range(len(views))]
+    assert 0 < released < len(views)
