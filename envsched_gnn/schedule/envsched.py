@@ -157,12 +157,12 @@ class EnvSched:
         greedy = GreedyPass(
             [phase for phase in phases if phase.count > 0],
             eligible=self._eligible(step),
-            q=torch.round(q * SCALE).long(),
-            key=task_keys(store.identity, self.seed, step),
+            ties=(lambda rows: torch.round(q[rows] * SCALE).long(), lambda rows: task_keys(store.identity[rows], self.seed, step)),
             env_index=store.env_index,
             quotas=self.quotas(step),
             redundancy=None if cold else self.redundancy,
             earlier=self.book.exposure.at(step).tolist(),
+            crowd=-(-len(q) // min(len(store.cross_vectors), len(self._schedulable))) if len(self._schedulable) else 1,
         )
         return greedy.choose()
 

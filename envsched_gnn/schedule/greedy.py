@@ -10,7 +10,7 @@ Where that fails the shortlist grows, up to all tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ BLOCKED = -(2**62)
 WHOLE_POOL = 4096
 """Up to so many tasks the shortlist is the whole pool."""
 SHORTLIST = 256
-"""Tasks a phase on the first shortlist of a larger pool, or 4 a pick if that is more."""
+"""Tasks a phase on the first shortlist of a larger pool, or `crowd` a pick if that is more."""
 GROWTH = 8
 """Factor by which the shortlist grows."""
 
@@ -60,7 +60,10 @@ class Choice:
     """Quotas that the pick breaks."""
 
 
+Column = Callable[[Tensor], Tensor]
+"""Rows of tasks -> one int64 each."""
 Triple = tuple[int, int, int]
+"""(score, first tie-breaker, second)."""
 
 
 class GreedyPass:
@@ -71,26 +74,31 @@ class GreedyPass:
         phases: Sequence[PhaseScore],
         *,
         eligible: Bool[Tensor, " tasks"],
-        q: Int[Tensor, " tasks"],
-        key: Int[Tensor, " tasks"],
+        ties: tuple[Column, Column],
         env_index: Int[Tensor, " tasks"],
         quotas: Quotas,
         redundancy: Redundancy | None,
         earlier: Sequence[int] = (),
+        crowd: int = 4,
     ) -> None:
-        """`q` and `key` break ties, higher wins; `earlier`: tasks picked by earlier requests of this round; no `redundancy`, no penalty."""
+        """`ties` break equal scores, the first one first, higher wins. `earlier`: tasks picked by earlier requests of this round.
+
+        No `redundancy`, no penalty. `crowd`: how many tasks one pick typically pushes down, those of its record or of its environment.
+        """
         self.phases = phases
-        self.eligible, self.q, self.key, self.env_index = eligible.clone(), q, key, env_index
+        self.eligible, self.ties, self.env_index = eligible, ties, env_index
         self.quotas, self.redundancy = quotas, redundancy
         self.picked = list(earlier)
         self.relaxed = 0
-        self.size = max(SHORTLIST, 4 * sum(phase.count for phase in phases))
+        self.size = max(SHORTLIST, crowd * max((phase.count for phase in phases), default=0))
         if len(eligible) <= WHOLE_POOL:
             self.size = len(eligible)
 
     def choose(self) -> list[Choice]:
         """All picks of all phases."""
         choices: list[Choice] = []
+        if not self.phases:
+            return choices
         shortlist = self._shortlist(0)
         for at, phase in enumerate(self.phases):
             shortlist.enter(at)
@@ -113,14 +121,14 @@ class GreedyPass:
         parts, scores, complete = [], [], True
         for phase in self.phases[first_phase:]:
             scores.append(torch.round(self._base(phase) * SCALE).long())
-            rows, complete = top_rows((scores[-1], self.q, self.key), allowed, self.size)
+            rows, complete = top_rows(scores[-1], self.ties, allowed, self.size)
             parts.append(rows)
             if complete:
                 break
         rows = torch.cat(parts)
         bases = [phase.base.view(torch.int64) for phase in self.phases]
-        columns = [column[rows] for column in (self.q, self.key, self.env_index, *bases, *scores)]
-        host = torch.stack([rows, *columns]).cpu().numpy()
+        columns = [column[rows] for column in (self.env_index, *bases, *scores)]
+        host = torch.stack([rows, *(tie(rows) for tie in self.ties), *columns]).cpu().numpy()
         bounds = {} if complete else _bounds(host[:3], host[-len(scores) :], [len(part) for part in parts], first_phase)
         return Shortlist(self, host[: 4 + len(bases)], bounds=bounds, is_final=complete)
 
@@ -146,9 +154,10 @@ def _bounds(columns: np.ndarray, scores: np.ndarray, lengths: list[int], first_p
     bounds, start = {}, 0
     for at, (score, length) in enumerate(zip(scores, lengths, strict=True)):
         part = slice(start, start + length)
-        _, q, key = columns[:, part]
-        last = np.lexsort((key, q, score[part]))[0]
-        bounds[first_phase + at] = (int(score[part][last]), int(q[last]), int(key[last]))
+        last = np.stack([score[part], columns[1, part], columns[2, part]])
+        for column in range(3):
+            last = last[:, last[column] == last[column].min()]
+        bounds[first_phase + at] = (int(last[0, 0]), int(last[1, 0]), int(last[2, 0]))
         start += length
     return bounds
 
@@ -159,9 +168,9 @@ class Shortlist:
     def __init__(self, greedy: GreedyPass, host: np.ndarray, *, bounds: dict[int, Triple], is_final: bool) -> None:
         """`is_final`: it holds every allowed task."""
         self.greedy, self.bounds, self.is_final = greedy, bounds, is_final
+        host = host[:, np.lexsort((~host[2], ~host[1]))]
         if not is_final:
-            host = host[:, np.unique(host[0], return_index=True)[1]]
-        host = host[:, np.lexsort((host[0], ~host[2], ~host[1]))]
+            host = host[:, np.append(True, host[0, 1:] != host[0, :-1])]
         self.task, self.q, self.key, self.env = host[:4]
         self.bases = host[4:].view(np.float64)
         self.open = np.ones(len(self.task), dtype=bool)
@@ -228,20 +237,29 @@ class Shortlist:
         self.best = int(self.score.argmax()) if len(self.task) else 0
 
 
-def top_rows(columns: Sequence[Int[Tensor, " tasks"]], allowed: Bool[Tensor, " tasks"], size: int) -> tuple[Int[Tensor, " rows"], bool]:
-    """Rows of the `size` largest tuples (columns[0], columns[1], ...) among the allowed, in no order; and whether these are all."""
-    first = columns[0].masked_fill(~allowed, BLOCKED)
-    if size >= len(first) or (cut := int(torch.topk(first, size + 1).values[-1])) == BLOCKED:
+def top_rows(
+    score: Int[Tensor, " tasks"], ties: Sequence[Column], allowed: Bool[Tensor, " tasks"], size: int
+) -> tuple[Int[Tensor, " rows"], bool]:
+    """Rows of the `size` largest (score, ties[0], ties[1], ...) among the allowed, in no order; and whether these are all."""
+    first = score.masked_fill(~allowed, BLOCKED)
+    if size >= len(first) or (cut := _largest(first, size + 1)) == BLOCKED:
         return torch.nonzero(allowed).flatten(), True
     kept = [torch.nonzero(first > cut).flatten()]
-    ties = torch.nonzero(first == cut).flatten()
+    equal = torch.nonzero(first == cut).flatten()
     missing = size - len(kept[0])
-    for column in columns[1:]:
-        if len(ties) <= missing:
+    for column in ties:
+        if len(equal) <= missing:
             break
-        value = column[ties]
-        cut = int(torch.topk(value, missing + 1).values[-1])
-        kept.append(ties[value > cut])
-        ties = ties[value == cut]
+        value = column(equal)
+        cut = _largest(value, missing + 1)
+        kept.append(equal[value > cut])
+        equal = equal[value == cut]
         missing -= len(kept[-1])
-    return torch.cat([*kept, ties[:missing]]), False
+    return torch.cat([*kept, equal[:missing]]), False
+
+
+def _largest(values: Int[Tensor, " n"], k: int) -> int:
+    """The k-th largest value; on the CPU by numpy's partition, which is several times faster than topk."""
+    if values.is_cuda:
+        return int(torch.topk(values, k).values[-1])
+    return int(np.partition(values.numpy(), len(values) - k)[len(values) - k])
