@@ -25,6 +25,8 @@ from envsched_gnn.records import Task
 
 MENTION = 0.6
 """Share of a tool's words from which an instruction counts as mentioning it (ours)."""
+CLEAR_MENTION = 1.2
+"""The same for an operation that meets a demand which a chosen one meets already; 1.5 is every word of name and description (ours)."""
 MAX_INSTRUCTION = 100_000
 """Characters of an instruction that are read (ours)."""
 COUNT_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
@@ -119,15 +121,17 @@ def _mentioned(mentions: Sequence[tuple[float, int]]) -> set[int]:
 
 
 def _needed(facts: Iterable[CheckFacts], table: OperationTable, initial: Any, mentions: Sequence[tuple[float, int]]) -> set[int]:
-    """Operations whose writes meet the demands of the checks; a demand that a chosen one meets already adds none.
+    """Operations whose writes meet the demands of the checks.
 
-    Demands that few operations meet choose first; among several operations the best mentioned one is chosen.
+    Demands that few operations meet come first. Each adds the operations that are clearly mentioned; if none of its operations is chosen
+    by then, the best mentioned one.
     """
     state = initial if isinstance(initial, Mapping) else {}
     demands = dict.fromkeys(demand for fact in facts for demand in fact.demands)
     options = [candidates for demand in demands if (candidates := _candidates(demand, table, state))]
     chosen: set[int] = set()
     for candidates in sorted(options, key=len):
+        chosen |= {row for row in candidates if mentions[row][0] >= CLEAR_MENTION}
         if not candidates & chosen:
             chosen.add(min(candidates, key=lambda row: (-mentions[row][0], row)))
     return chosen

@@ -55,32 +55,10 @@ def read_check(code: str) -> CheckFacts:
         return CheckFacts()
     nodes = in_source_order(tree)
     return CheckFacts(
-        nodes=tuple(type(node).__name__ for node in nodes if not isinstance(node, (ast.expr_context, ast.Module))),
+        nodes=tuple(type(node).__name__ for node in nodes[1:]),
         kind=_kind(nodes),
         demands=_demands(tree),
     )
-
-
-class _StateAsSelf(ast.NodeTransformer):
-    """`final_state["orders"]` and `final_state.get("orders", {})` become `self.orders`."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.keys: set[str] = set()
-
-    def _key(self, owner: ast.expr, key: ast.expr, node: ast.expr) -> ast.AST:
-        if isinstance(owner, ast.Name) and owner.id == self.root and isinstance(key, ast.Constant) and isinstance(key.value, str):
-            self.keys.add(key.value)
-            return ast.Attribute(value=ast.Name(id="self", ctx=ast.Load()), attr=key.value, ctx=ast.Load())
-        return self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        return self._key(node.value, node.slice, node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
-            return self._key(node.func.value, node.args[0], node)
-        return self.generic_visit(node)
 
 
 def _demands(tree: ast.Module) -> tuple[Demand, ...]:
@@ -88,12 +66,7 @@ def _demands(tree: ast.Module) -> tuple[Demand, ...]:
     function = next((node for node in functions if node.name == "check_func"), functions[0] if functions else None)
     if function is None:
         return ()
-    state = _StateAsSelf(function.args.args[0].arg)
-    try:
-        state.visit(function)
-    except RecursionError:
-        return ()
-    facts = read_function(function, frozenset(state.keys))
+    facts = read_function(function, state=function.args.args[0].arg)
     return tuple(Demand(key=place.key, path=place.path, values=_values(place, facts)) for place in _lowest(facts.places))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from envsched_gnn.features.gates import guard_gates, is_failure
 from envsched_gnn.features.places import ANY, Place, Places, filters, is_self, is_self_call
-from envsched_gnn.features.syntax import parse
+from envsched_gnn.features.syntax import children, parse
 
 _GROWS = frozenset({"append", "add", "insert", "extend", "setdefault", "appendleft", "update"})
 _SHRINKS = frozenset({"pop", "remove", "discard", "clear", "popitem", "popleft", "difference_update"})
@@ -65,9 +65,12 @@ def read_class(source: str, name: str) -> ClassFacts | None:
     return ClassFacts(methods=methods, state_keys=keys)
 
 
-def read_function(function: ast.FunctionDef, keys: frozenset[str]) -> MethodFacts:
-    """Facts of one function, whose state is written `self.KEY`."""
-    return _Reader({function.name: function}, keys).facts(function.name)
+def read_function(function: ast.FunctionDef, state: str) -> MethodFacts:
+    """Facts of one function that is given the state as a mapping in argument `state`. Guards are not read."""
+    try:
+        return _Method(_Reader({}, frozenset()), function, state).read()
+    except RecursionError:
+        return MethodFacts()
 
 
 def _functions(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -108,12 +111,13 @@ class _Reader:
 class _Method:
     """One walk over a method in execution order, with the places that its variables stand for."""
 
-    def __init__(self, reader: _Reader, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def __init__(self, reader: _Reader, function: ast.FunctionDef | ast.AsyncFunctionDef, state: str | None = None) -> None:
         self.reader = reader
         self.function = function
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         self.parameters = tuple(argument.arg for argument in arguments if argument.arg != "self")
-        self.places = Places(reader.keys, self.returned)
+        self.state = state
+        self.places = Places(reader.keys, self.returned, state)
         self.place = self.places.of
         self.reads: set[tuple[str, str]] = set()
         self.writes: set[tuple[str, str]] = set()
@@ -180,7 +184,7 @@ class _Method:
                 self.visit_all(conditions)
             case ast.If(test=test, body=body):
                 self.visit(test)
-                if is_failure(body[-1]):
+                if self.state is None and is_failure(body[-1]):
                     self.gates |= guard_gates(test, body[-1], self)
                 self.visit_all([*body, *node.orelse])
             case ast.ExceptHandler(body=body):
@@ -197,7 +201,7 @@ class _Method:
             case ast.Attribute() | ast.Subscript():
                 self.visit_load(node)
             case _:
-                self.visit_all(ast.iter_child_nodes(node))
+                self.visit_all(children(node))
 
     def visit_all(self, nodes: Iterable[ast.AST]) -> None:
         for node in nodes:
@@ -208,7 +212,7 @@ class _Method:
         self.reads_place(place)
         if isinstance(node, ast.Subscript):
             self.names_entity(self.place(node.value), node.slice)
-        self.visit_all(ast.iter_child_nodes(node))
+        self.visit_all(children(node))
 
     def reads_place(self, place: Place | None) -> None:
         if place is not None:
@@ -232,7 +236,7 @@ class _Method:
                     if place is not None and place.path[:1] == (ANY,) and place.attribute.endswith("id") and len(place.path) == 2:
                         self.names_entity(Place(place.key), other)
             left = right
-        self.visit_all(ast.iter_child_nodes(node))
+        self.visit_all(children(node))
 
     def call(self, node: ast.Call) -> None:
         helper = self.helper(node)

@@ -34,10 +34,15 @@ class Place:
 
 
 class Places:
-    """The variables of one method, and the places that they stand for. `returned` says what a call of a method of `self` returns."""
+    """The variables of one function, and the places that they stand for.
 
-    def __init__(self, keys: frozenset[str], returned: Callable[[ast.Call], Place | None]) -> None:
+    State keys are the attributes `keys` of `self`; or, if `state` is given, whatever indexes the variable of that name. `returned` says
+    what a call of a method of `self` returns.
+    """
+
+    def __init__(self, keys: frozenset[str], returned: Callable[[ast.Call], Place | None], state: str | None = None) -> None:
         self.keys = keys
+        self.state = state
         self.returned = returned
         self.names: dict[str, Place] = {}
         self.copies: dict[str, Place] = {}
@@ -77,8 +82,7 @@ class Places:
                 owner = self.of(value)
                 return owner.below(attribute) if owner else None
             case ast.Subscript(value=value, slice=key):
-                owner = self.of(value)
-                return owner.below(self.constant(key)) if owner else None
+                return self._at(value, key)
             case ast.BoolOp(values=values):
                 return next((place for value in values if (place := self.of(value))), None)
             case ast.IfExp(body=body, orelse=orelse):
@@ -92,13 +96,20 @@ class Places:
                 return self._of_call(node)
         return None
 
+    def _at(self, value: ast.expr, key: ast.expr) -> Place | None:
+        """`value[key]`."""
+        if isinstance(value, ast.Name) and value.id == self.state:
+            name = self.constant(key)
+            return None if name == ANY else Place(name)
+        owner = self.of(value)
+        return owner.below(self.constant(key)) if owner else None
+
     def _of_call(self, node: ast.Call) -> Place | None:
         if is_self_call(node):
             return self.returned(node)
         match node.func:
             case ast.Attribute(value=value, attr="get" | "pop" | "setdefault"):
-                owner = self.of(value)
-                return owner.below(self.constant(node.args[0]) if node.args else ANY) if owner else None
+                return self._at(value, node.args[0]) if node.args else None
             case ast.Attribute(value=value, attr="values" | "items"):
                 return self.of(value)
             case ast.Name(id=name) if name in _CONTAINERS and node.args:
