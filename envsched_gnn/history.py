@@ -208,14 +208,17 @@ class History:
         z = informative(values[0], self.v_floor).to(torch.float64)
         totals = segment_sum(torch.cat([torch.ones_like(z)[None], values, z[None]]), at, rounds.numel())
         n, mu, z_round = totals[0], totals[1:4] / totals[0], totals[4]
-        # Sums, not matrix products: the last bit of those depends on where in memory they lie, and a resumed run must repeat every bit.
-        reference = ((w_round[:2] * n)[:, None] * mu).sum(2) / (w_round[:2] * n).sum(1)[:, None]
+        # A resumed run must repeat every bit: sums in the order of steps, whatever the order of arrival, and no matrix products, whose last
+        # bit depends on where in memory they lie.
+        by_step = rounds.argsort()
+        w_groups = (w_round[:2] * n)[:, by_step]
+        reference = (w_groups[:, None] * mu[:, by_step]).sum(2) / w_groups.sum(1)[:, None]
         upper = torch.tensor(UPPER, dtype=torch.float64, device=self._device)[:, None]
         centred = ((values - mu.index_select(1, at)) + reference[:, :, None]).clamp_(min=0).minimum(upper)
         w = w_round.index_select(1, at)
         terms = torch.cat([w, (w[:2, None] * centred).flatten(0, 1), (w[2] * z)[None]])
         sums = segment_sum(terms, row, len(self._observed))
-        level = float((w_round[0] * z_round).sum() / (w_round[0] * n).sum())
+        level = float((w_round[0] * z_round)[by_step].sum() / w_groups[0].sum())
         return self._evidence(self._dense(sums, torch.exp2((latest - step) / half_lives)), reference, level)
 
     def _dense(self, sums: Tensor, decay: Tensor) -> Float[Tensor, "10 tasks"]:

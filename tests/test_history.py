@@ -176,7 +176,7 @@ def test_a_constant_on_one_step_shifts_all_alike_up_to_clipping(log: list[tuple[
 def test_a_state_restores_the_log_bit_equal(device: torch.device) -> None:
     generator = torch.Generator().manual_seed(0)
     history = History(50, device=device)
-    for step in range(40):
+    for step in torch.randperm(40, generator=generator).tolist():
         v, m, d = torch.rand(3, 64, generator=generator, dtype=torch.float64)
         history.add(torch.randint(0, 50, (64,), generator=generator), torch.full((64,), step), v / 4, m, d)
     other = History(50, device=device)

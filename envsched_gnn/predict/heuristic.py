@@ -43,7 +43,7 @@ class HeuristicPredictor:
         """Informativeness, predicted variance and P(v > v_floor) of every task; float64.
 
         `parts`, each [tasks], y in variance, mean, dispersion, on the long horizon: `estimate_{y}` (est_y), `within_{y}` and `cross_{y}`
-        (rel_y), `within_weight` and `cross_weight` (sum_j a_ij); `variance_long`, `variance_short` (u_h); and for the experts
+        (rel_y), `cross_weight` (sum_j a_ij^cross); `variance_long`, `variance_short` (u_h); and for the experts
         `informative_weight`, `informative_estimate`, `prior_level`, `prior_within`, `prior_cross`.
         """
         parts = self._relations(evidence)
@@ -72,7 +72,7 @@ class HeuristicPredictor:
             rel, a = relation_estimate(own, weight, group, ref, strength, lists)
             names = [f"{relation}_{stat}" for stat in STATS] + [f"{relation}_{stat}_short" for stat in STATS] + [f"prior_{relation}"]
             parts |= {name: column.index_select(0, lists.row) for name, column in zip(names, rel, strict=True)}
-            parts[f"{relation}_weight"] = a[0].index_select(0, lists.row)
+        parts["cross_weight"] = a[0].index_select(0, lists.row)
         return parts
 
     def _predicted_variance(self, evidence: Evidence, seen: Tensor, parts: dict[str, Tensor]) -> Float[Tensor, " tasks"]:

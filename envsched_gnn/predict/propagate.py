@@ -34,8 +34,9 @@ def relation_estimate(
     """
     table = torch.cat([weight, weight[group] * own]).T.contiguous()
     sums = weighted_gather(table, lists.slot_index, lists.similarity).T.contiguous()
-    a, a_own = sums[: len(weight)], sums[len(weight) :]
-    return (a_own + (strength * ref)[:, None]) / (a[group] + strength[:, None]), a
+    a, rel = sums[: len(weight)], sums[len(weight) :]
+    rel.add_((strength * ref)[:, None]).div_(a.index_select(0, group).add_(strength[:, None]))
+    return rel, a
 
 
 def shrink(own: Tensor, weight: Tensor, prior: Tensor, strength: float) -> Tensor:
