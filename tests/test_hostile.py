@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from envsched_gnn.config import ToolWorldConfig
+from envsched_gnn.config import PredictConfig, ToolWorldConfig
 from envsched_gnn.errors import CheckpointError
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.pool.pool import Pool
@@ -102,7 +102,8 @@ def test_equal_rewards_with_float_noise_have_no_variance(pool, preset, low, high
     """Noise is measured against the range: ten times 1e-13 of it is nothing, whatever the scale."""
     ranged = Pool(environments=pool.environments, tasks=tuple(dataclasses.replace(t, reward_range=(low, high)) for t in pool.tasks))
     graph = build_graph(ranged)
-    exact, noisy = EnvSched(ranged, graph, batch_size=8, preset=preset), EnvSched(ranged, graph, batch_size=8, preset=preset)
+    strict = PredictConfig(v_floor=0.0)  # any variance at all would count
+    exact, noisy = (EnvSched(ranged, graph, batch_size=8, preset=preset, predict=strict) for _ in range(2))
     picks = exact.select(0)
     noisy.select(0)
     middle, span = low + 0.3 * (high - low), high - low
@@ -111,6 +112,8 @@ def test_equal_rewards_with_float_noise_have_no_variance(pool, preset, low, high
     seen = [p.task_index for p in picks.picks]
     assert [noisy.scores(1)["variance_long"][i] for i in seen] == pytest.approx([0.0] * 8, abs=1e-12)
     assert columns(exact, 1)["p_informative"] == pytest.approx(columns(noisy, 1)["p_informative"], abs=1e-12)
+    assert max(columns(noisy, 1)["p_informative"]) < 0.5
+    assert noisy.metrics()["envsched/round/zero_variance_share"] == 1.0
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------------------------
@@ -303,6 +306,23 @@ def test_a_changed_pool_keeps_the_history_of_every_task_that_is_still_there(pool
     kept = own_history(back, 6)
     absent = set(pool.keys) - set(new_pool.keys)
     assert all(kept[key] == before[key] for key in absent)
+
+
+@PRESETS
+def test_groups_in_flight_wait_for_their_environment_to_return(pool, graph, preset):
+    """A batch in flight, a resume without one environment, another with it: the late reports count as if nothing had been."""
+    old = practised(pool, graph, preset)
+    flying = old.select(6)
+    gone = flying.picks[0].env_id
+    smaller = Pool(environments=pool.environments, tasks=tuple(t for t in pool.tasks if t.env_id != gone))
+    between = EnvSched(smaller, build_graph(smaller), batch_size=8, preset=preset)
+    between.load_state_dict(old.state_dict())
+    back = EnvSched(pool, graph, batch_size=8, preset=preset)
+    back.load_state_dict(between.state_dict())
+    for scheduler in (old, back):
+        assert not set(flying.task_ids) & set(scheduler.select(7).task_ids)
+        scheduler.observe(varied(flying))
+    same(old, back, 8)
 
 
 @PRESETS
