@@ -26,7 +26,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 POLICIES = {"envsched": "EnvSched, preset default,", "paper": "EnvSched, preset paper,", "uniform": "Uniform selection"}
 MAX_TROUBLED = 50
 """Rows of the table of dead or failing tasks."""
-DEAD_AFTER = 3
+DEAD_AFTER = 2
 """Groups without any variance, and without one that had some, after which a task is listed as dead."""
 ZERO = 1e-12
 """Variance that counts as none."""
@@ -320,10 +320,10 @@ def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
 def _reproduce(run: RunRecord) -> dict[str, str]:
     commit = run.versions.get("commit") or ""
     lines = [f"git checkout {commit.removesuffix('+changes')}"] if commit else []
-    config = Path(run.folder.name) / "resolved.toml"
+    config = Path(run.config["run"]["folder"]) / run.folder.name / "resolved.toml"
     lines += [f"envsched run -c {shlex.quote(str(config))} -s run.name={shlex.quote(run.config['run']['name'] + '-again')}"]
     return {
-        "text": "Run from the folder that holds this run's folder. The same settings, seed and versions give the same picks and rewards.",
+        "text": "Start where this run was started. The same settings, seed and versions give the same picks and rewards.",
         "commands": "\n".join(lines),
         "config": (run.folder / "resolved.toml").read_text(encoding="utf-8"),
         "versions": json.dumps(run.versions, indent=2),

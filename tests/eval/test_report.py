@@ -33,7 +33,7 @@ def run_folder(folder: Path, *, steps: int, environments: int, batch: int, rewar
     folder.mkdir(parents=True)
     name = folder.name
     (folder / "resolved.toml").write_text(
-        f'[run]\nname = "{name}"\npolicy = "{policy}"\nsteps = {steps}\nseed = 0\n'
+        f'[run]\nname = "{name}"\nfolder = "runs"\npolicy = "{policy}"\nsteps = {steps}\nseed = 0\n'
         f"[select]\nbatch_size = {batch}\n[rollout]\nnum_rollouts = 4\n[predict]\nv_floor = 1e-6\n"
     )
     (folder / "versions.json").write_text(json.dumps({"envsched_gnn": "0.1.0", "python": "3.11", "torch": "2.13.0", "commit": "abc"}))
@@ -126,7 +126,7 @@ def test_a_full_run(tmp_path: Path) -> None:
     assert "<boom>" not in html
     assert "crashed" in html
     assert "reward always 0.00" in html
-    assert "envsched run -c full/resolved.toml -s run.name=full-again" in html
+    assert "envsched run -c runs/full/resolved.toml -s run.name=full-again" in html
     assert "Spearman rank correlation 0." in html
 
 
