@@ -34,7 +34,7 @@ START_SECONDS = 60.0
 MAX_FRAME = 2**20
 """Bytes of a reply; a worker that announces more is killed (ours)."""
 MAX_PROCESSES = 256
-"""Processes and threads that a worker may add to those its user already has; root is bound by the audit hook instead (ours)."""
+"""Processes and threads that a worker may add to those its user already has; root is bound by the system call filter alone (ours)."""
 
 
 class RolloutFailure(EnvironmentFailureError):  # noqa: N818
@@ -198,7 +198,7 @@ class Worker:
             self._process.kill()
         self._process.wait()
         self.last_words = _last_line(Path(self._folder) / "stderr")
-        _sweep(self._token)
+        sweep(self._token)
         self._socket.close()
         os.close(self._lifeline)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -326,7 +326,7 @@ def _process_limit() -> int:
     return count + MAX_PROCESSES
 
 
-def _sweep(token: str) -> None:
+def sweep(token: str) -> None:
     """Kill what still carries a worker's token in its environment: descendants that left its session. Linux only."""
     mark = f"ENVSCHED_WORKER={token}".encode()
     for _ in range(20):

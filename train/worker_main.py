@@ -25,7 +25,7 @@ from typing import Any
 from envsched_gnn.errors import EnvironmentFailureError
 from envsched_gnn.pool.episode import Episode, ToolError
 from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
-from envsched_gnn.train.limits import die_with_parent, forbid_processes, limit, violations
+from envsched_gnn.train.limits import die_with_parent, filter_system_calls, forbid_processes, limit, violations
 
 MAX_TEXT = 65_536
 """Characters of an observation or a detail; the rest is cut off (ours)."""
@@ -298,6 +298,7 @@ def main() -> None:
     die_with_parent(lifeline)
     limit(memory_mb, processes)
     forbid_processes()
+    filter_system_calls()
     channel = Channel(fd)
     player = Player(channel)
     channel.send({"id": 0, "ready": True})
