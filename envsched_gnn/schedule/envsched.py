@@ -104,6 +104,11 @@ class EnvSched:
         """B."""
         return self.select_config.batch_size
 
+    @property
+    def preset(self) -> Preset:
+        """`paper` or `default`."""
+        return self.predict_config.preset
+
     def to(self, device: torch.device | str) -> EnvSched:
         """Move graph, history and neighbours; returns self. The graph handed to the constructor stays where it is."""
         self.graph.to(str(device))
@@ -277,7 +282,7 @@ class EnvSched:
             "informativeness": prediction.informativeness,
             "coverage_score": cover,
             "exploitation_score": exploit,
-            "num_selections": self.book.exposure.num_selections(step - 1),
+            "num_selections": self.book.exposure.num_selections(step - 1).clone(),
             "p_informative": prediction.p_informative,
         }
 

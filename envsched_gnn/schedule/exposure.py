@@ -58,7 +58,7 @@ class Exposure:
         return self._log.get(step, np.empty(0, dtype=np.int64))
 
     def num_selections(self, step: int) -> Int[Tensor, " tasks"]:
-        """c_i: selections at `step` or before it."""
+        """c_i: selections at `step` or before it; to be read, not kept: it may be the running count itself."""
         later = self.rounds[bisect_right(self.rounds, step) :]
         if not later:
             return self.total
