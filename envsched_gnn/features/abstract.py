@@ -58,10 +58,13 @@ class AbstractRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReading:
-    """A task's record, and the concrete operations it was read from."""
+    """A task's record, and what else was found on the way."""
 
     record: AbstractRecord
     operations: tuple[Operation, ...]
+    """The concrete operations that it needs, in order."""
+    structures: tuple[tuple[str, ...], ...]
+    """AST node types of each check."""
 
 
 def read_task(task: Task, table: OperationTable, weight: Mapping[str, float]) -> TaskReading:
@@ -80,7 +83,7 @@ def read_task(task: Task, table: OperationTable, weight: Mapping[str, float]) ->
         deps=tuple(sorted({(table.operations[a].kind, table.operations[b].kind) for a, b in edges})),
         reward=reward_features(facts, _depth(steps, edges)),
     )
-    return TaskReading(record=record, operations=operations)
+    return TaskReading(record=record, operations=operations, structures=tuple(fact.nodes for fact in facts))
 
 
 def word_weights(operations: Sequence[Operation]) -> dict[str, float]:

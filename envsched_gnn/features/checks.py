@@ -47,7 +47,7 @@ class CheckFacts:
     kind: str = "other"
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=20_000)
 def read_check(code: str) -> CheckFacts:
     """Facts of one check function; an unparsable one has none, and kind `other`."""
     tree = parse(code) if len(code) <= MAX_CODE else None
@@ -55,10 +55,16 @@ def read_check(code: str) -> CheckFacts:
         return CheckFacts()
     nodes = in_source_order(tree)
     return CheckFacts(
-        nodes=tuple(type(node).__name__ for node in nodes[1:]),
+        nodes=_shared(tuple(type(node).__name__ for node in nodes[1:])),
         kind=_kind(nodes),
         demands=_demands(tree),
     )
+
+
+@lru_cache(maxsize=20_000)
+def _shared(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """One object for equal structures: a pool has many checks and few structures."""
+    return nodes
 
 
 def _demands(tree: ast.Module) -> tuple[Demand, ...]:

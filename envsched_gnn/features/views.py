@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsched_gnn.features.checks import read_check
-from envsched_gnn.features.operations import Operation
+from envsched_gnn.features.abstract import TaskReading
 from envsched_gnn.features.tfidf import character_tokens, ngrams, word_tokens
 from envsched_gnn.records import Task
 
@@ -27,23 +26,23 @@ class View:
     """One view: a name, the pieces of a task, the tokens of a piece."""
 
     name: str
-    pieces: Callable[[Task, Sequence[Operation]], Sequence[Any]]
+    pieces: Callable[[Task, TaskReading], Sequence[Any]]
     tokens: Callable[[Any], list[str]]
 
 
-def _instruction(task: Task, operations: Sequence[Operation]) -> list[str]:
+def _instruction(task: Task, reading: TaskReading) -> list[str]:
     return [task.prompt[:MAX_TEXT]]
 
 
-def _verifier_text(task: Task, operations: Sequence[Operation]) -> list[str]:
+def _verifier_text(task: Task, reading: TaskReading) -> list[str]:
     return [text[:MAX_TEXT] for check in task.verifier.checks for text in (check.description, check.code) if text]
 
 
-def _verifier_structure(task: Task, operations: Sequence[Operation]) -> list[tuple[str, ...]]:
-    return [read_check(check.code).nodes for check in task.verifier.checks]
+def _verifier_structure(task: Task, reading: TaskReading) -> Sequence[tuple[str, ...]]:
+    return reading.structures
 
 
-def _initial_context(task: Task, operations: Sequence[Operation]) -> list[str]:
+def _initial_context(task: Task, reading: TaskReading) -> list[str]:
     """An entity a piece: the key path of each value below the first two keys, and the value."""
     state = task.initial_state
     if not isinstance(state, (Mapping, list, tuple)) or not state:
@@ -57,8 +56,8 @@ def _initial_context(task: Task, operations: Sequence[Operation]) -> list[str]:
     return pieces
 
 
-def _operations(task: Task, operations: Sequence[Operation]) -> list[str]:
-    return [f"{operation.name}\n{operation.description}"[:MAX_TEXT] for operation in operations]
+def _operations(task: Task, reading: TaskReading) -> list[str]:
+    return [f"{operation.name}\n{operation.description}"[:MAX_TEXT] for operation in reading.operations]
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 
+from envsched_gnn.config import ToolWorldConfig
 from envsched_gnn.features.abstract import AbstractRecord, TaskReading, read_task, reward_features, word_weights
 from envsched_gnn.features.checks import CheckFacts
 from envsched_gnn.features.operations import read_operations
+from envsched_gnn.pool.toolworld import generate
 from envsched_gnn.records import Environment, Task
 from tests.features.shop import DROP, KEEP, LIBRARY_ENVIRONMENT, PLACE, RETURN, SHIP, SHOP_ENVIRONMENT, SHOP_STATE, check, task, tool
 
@@ -106,3 +108,22 @@ def test_reward_features_by_bins() -> None:
 def test_closed_vocabularies(field: dict) -> None:
     with pytest.raises(ValueError, match=r"dance|moat"):
         AbstractRecord(**field)
+
+
+def test_operations_found_in_generated_worlds() -> None:
+    """What the analysis says a task needs, against what its gold trajectory changes (read by this test only)."""
+    pool = generate(ToolWorldConfig(environments=6, tasks=20))
+    found = wanted = both = 0
+    for environment in pool.environments:
+        table = read_operations(environment)
+        weight = word_weights(table.operations)
+        changes = {operation.name for operation in table.operations if not operation.read_only}
+        for some in pool.tasks:
+            if some.env_id != environment.env_id or not some.ground_truth:
+                continue
+            gold = {call["name"] for call in some.ground_truth} & changes
+            ours = {operation.name for operation in read_task(some, table, weight).operations} & changes
+            found, wanted, both = found + len(ours), wanted + len(gold), both + len(ours & gold)
+    assert wanted > 200
+    assert both / wanted > 0.9
+    assert both / found > 0.8
