@@ -84,9 +84,10 @@ def source(world: World) -> str:
 
 
 def _introduction(world: World) -> str:
+    strict = " Items of a request are taken in order: one counts only when all before it are done." if world.strict else ""
     return world.fill(
         "It keeps $OS, $RS, $PS, $BS and $SS: a $B gives a $O some $w_units of a $R, and every $R belongs to a $P. "
-        "Operations may be scheduled for a day; those that are due are carried out as soon as anything is looked up."
+        "Operations may be scheduled for a day; those that are due are carried out as soon as anything is looked up." + strict
     )
 
 

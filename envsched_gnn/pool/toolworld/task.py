@@ -221,7 +221,7 @@ def _elsewhere(step: Step, scene: Cast, rng: random.Random) -> Call:
 def _checks(world: World, steps: list[Step], rng: random.Random) -> tuple[Check, ...]:
     """Every operation's anchor, some of the details, at times a guard; 2 to 16."""
     found: list[tuple[bool, Check]] = []
-    base = ""
+    bases: list[str] = []
     for step in steps:
         first = step.operation.key == step.case.unit.pattern.operations[0]
         lines = [(True, step.operation.anchor)] + [(False, detail) for detail in step.operation.details]
@@ -231,8 +231,9 @@ def _checks(world: World, steps: list[Step], rng: random.Random) -> tuple[Check,
                 continue
             names = {**world.names, **step.case.values}
             expression = Template(Template(expression).safe_substitute(names)).safe_substitute(names)
-            base = expression if first and essential else base
-            found.append((essential, Check(description=Template(text).safe_substitute(names), code=_code(world, base, expression))))
+            if first and essential:
+                bases = [*bases, expression] if world.strict else [expression]
+            found.append((essential, Check(description=Template(text).safe_substitute(names), code=_code(world, bases, expression))))
     essential_count = sum(essential for essential, _ in found)
     details = [check for essential, check in found if not essential]
     room = min(len(details), MAX_CHECKS - essential_count)
@@ -240,14 +241,14 @@ def _checks(world: World, steps: list[Step], rng: random.Random) -> tuple[Check,
     checks = [check for essential, check in found if essential or any(check is other for other in kept)]
     if len(checks) < MAX_CHECKS and rng.random() < GUARD_SHARE:
         expression = world.fill('set(final_state["$ps"]) == set(initial_state["$ps"])')
-        checks.append(Check(description=world.fill("Are the $PS the same ones as before?"), code=_code(world, expression, expression)))
+        checks.append(Check(description=world.fill("Are the $PS the same ones as before?"), code=_code(world, [], expression)))
     return tuple(checks)
 
 
-def _code(world: World, base: str, expression: str) -> str:
-    """A check passes only if the unit's first operation was done, too."""
-    if base == expression:
-        return f"def check_func(final_state):\n    return {expression}"
-    if world.voice % 2:
-        return f"def check_func(final_state):\n    return bool({base} and {expression})"
-    return f"def check_func(final_state):\n    if not ({base}):\n        return False\n    return {expression}"
+def _code(world: World, bases: list[str], expression: str) -> str:
+    """A check passes only if the unit's first operation was done too; in a strict environment, those of all units before it as well."""
+    bases = [base for base in bases if base != expression]
+    if world.voice % 2 and len(bases) == 1:
+        return f"def check_func(final_state):\n    return bool({bases[0]} and {expression})"
+    guards = "".join(f"    if not ({base}):\n        return False\n" for base in bases)
+    return f"def check_func(final_state):\n{guards}    return {expression}"

@@ -25,6 +25,8 @@ GUARDS = ("due", "limit", "approved_cancel")
 """Optional preconditions and parameters; each holds in about two environments of three (ours)."""
 OPTIONS = ("confirm", "reactivate", "tier", "access", "notice", "report", "remove")
 """Optional tools; an environment has 4 to 7 of them (ours)."""
+STRICT = 1 / 3
+"""Share of environments where an item of an instruction counts only if all items before it are done (ours)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class World:
     """In the order of the class."""
     voice: int
     """Style of its instructions."""
+    strict: bool
+    """Whether an item of an instruction counts only if all items before it are done."""
     preference: tuple[float, ...]
     """Weights in [0.25, 1.75] that tilt which patterns are common, indexed by pattern."""
 
@@ -75,6 +79,7 @@ def draw_world(seed: int, index: int, patterns: int) -> World:
         methods=tuple(methods),
         voice=rng.randrange(4),
         preference=tuple(0.25 + 1.5 * rng.random() for _ in range(patterns)),
+        strict=rng.random() < STRICT,
     )
 
 
