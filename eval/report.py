@@ -294,6 +294,8 @@ def _troubled(run: RunRecord) -> dict[str, Any]:
         f"{sum(1 for row in rows if row['failures']):,} tasks had rollouts that ended without a score; "
         f"{sum(1 for row in rows if row['dead']):,} gave the same reward every time in {DEAD_AFTER} groups or more."
     )
+    if quarantined := run.rounds[-1].get("envsched/quarantined"):
+        caption += f" At the end {quarantined:.0f} were quarantined for failing."
     if len(rows) > MAX_TROUBLED:
         caption += f" The first {MAX_TROUBLED} of {len(rows):,} are listed; the ledger holds all."
     return {"caption": caption, "rows": rows[:MAX_TROUBLED]}

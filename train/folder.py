@@ -45,14 +45,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def prepare(folder: Path, config: Config, pool: Pool, given: str) -> None:
-    """Describe the run in its folder, or check that the folder holds this very run.
+def prepare(folder: Path, config: Config, pool: Pool, given: str) -> list[str]:
+    """Describe the run in its folder, or check that the folder holds this very run; returns what a user should know.
 
     Raises:
         ConfigError: the folder holds a run with another setting.
         CheckpointError: it holds a run of another pool, or files that are no run.
     """
+    notes: list[str] = []
     if (folder / "resolved.toml").is_file():
+        notes = _changed_versions(folder)
         _require_same_config(folder, config)
         _require_same_pool(folder, pool)
     elif (folder / "metrics.jsonl").exists():
@@ -62,6 +64,14 @@ def prepare(folder: Path, config: Config, pool: Pool, given: str) -> None:
         write_atomic(folder / "versions.json", _json(versions()))
         write_atomic(folder / "pool.json", _json(describe(pool)))
     write_atomic(folder / "resolved.toml", to_toml(to_table(config)).encode())
+    return notes
+
+
+def _changed_versions(folder: Path) -> list[str]:
+    there = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    here = versions()
+    changed = [f"{name} {there.get(name)} then, {here[name]} now" for name in here if there.get(name) != here[name]]
+    return [f"warning: versions have changed since this run began, so its numbers may differ: {'; '.join(changed)}"] if changed else []
 
 
 def _require_same_config(folder: Path, config: Config) -> None:
@@ -83,7 +93,7 @@ def _require_same_pool(folder: Path, pool: Pool) -> None:
     if there["content_hash"] != pool.content_hash:
         raise CheckpointError(
             f"{folder}: a run of another pool: {there['tasks']:,} tasks of hash {there['content_hash'][:12]} there, "
-            f"{len(pool.tasks):,} with {pool.content_hash[:12]} now ({pool.source}). Choose another run.name, or restore the pool to resume."
+            f"{len(pool.tasks):,} with {pool.content_hash[:12]} now ({pool.source}). Choose another run.name, or restore the pool."
         )
 
 

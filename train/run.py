@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -87,7 +88,8 @@ def run(config: Config, *, given: str = "", resume: bool = True, progress: Progr
     pool = load_pool(config.pool)
     with ExitStack() as stack:
         stack.enter_context(locked(folder))
-        prepare(folder, config, pool, given)
+        for note in prepare(folder, config, pool, given):
+            progress.stage(note)
         ledger = stack.enter_context(Ledger(folder / "ledger.sqlite", config.run.name))
         scheduler = _scheduler(config, pool, folder, preset, progress)
         engine = stack.enter_context(_engine(config, pool))
@@ -202,7 +204,8 @@ class Loop:
         self._observe(selection, groups)
         clock.append(time.perf_counter())
         seconds = dict(zip(("select", "rollout", "observe"), (end - begin for begin, end in pairwise(clock)), strict=True))
-        line = {"step": step, **figures(self.pool, selection, groups), **self.scheduler.metrics()}
+        told = {name: value if math.isfinite(value) else None for name, value in self.scheduler.metrics().items()}
+        line = {"step": step, **figures(self.pool, selection, groups), **told}
         line |= {f"seconds_{stage}": round(value, 6) for stage, value in seconds.items()} | {"seconds_save": self.seconds_save}
         self._save(step, line)
         self.progress.round(line)

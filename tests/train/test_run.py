@@ -13,11 +13,12 @@ import pytest
 
 from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, load_config
 from envsched_gnn.errors import CheckpointError, ConfigError, HistoryError
+from envsched_gnn.eval.report import write_report
 from envsched_gnn.pool.manifest import write_manifest
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Check, Environment, Task, Verifier
 from envsched_gnn.train import checkpoint
-from envsched_gnn.train.run import device_of, run
+from envsched_gnn.train.run import Silent, device_of, run
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 6
@@ -308,6 +309,36 @@ def test_a_damaged_ledger_is_named(folder: Path, tmp_path: Path) -> None:
     (there / "ledger.sqlite").write_bytes(b"x" * 4096)
     with pytest.raises(HistoryError, match=r"ledger\.sqlite"):
         run(configuration(tmp_path, "r", steps=2))
+
+
+def test_environments_that_never_start_cost_the_run_nothing(tmp_path: Path) -> None:
+    pool = tiny_pool()
+    broken = replace(pool, environments=tuple(replace(e, source="raise RuntimeError('no shelf')") for e in pool.environments))
+    write_manifest(broken, tmp_path / "pool")
+    there = run(configuration(tmp_path, "r", steps=12))
+    rows = ledger_rows(there)
+    assert {(reward, status) for _, _, reward, status, *_ in rows["rollouts"]} == {(None, "crashed")}
+    lines = metric_lines(there)
+    assert [line["variance_mean"] for line in lines] == [None] * 12
+    assert lines[-1]["envsched/quarantined"] > 0
+    assert "were quarantined for failing" in write_report(there).read_text()
+
+
+def test_changed_versions_are_told(tmp_path: Path) -> None:
+    class Told(Silent):
+        def __init__(self) -> None:
+            self.text: list[str] = []
+
+        def stage(self, text: str) -> None:
+            self.text.append(text)
+
+    write_manifest(tiny_pool(), tmp_path / "pool")
+    there = run(configuration(tmp_path, "r", steps=1))
+    versions = json.loads((there / "versions.json").read_text())
+    (there / "versions.json").write_text(json.dumps(versions | {"torch": "1.0"}))
+    told = Told()
+    run(configuration(tmp_path, "r", steps=1), progress=told)
+    assert any("torch 1.0 then" in text for text in told.text)
 
 
 def test_two_processes_never_share_a_folder(folder: Path) -> None:
