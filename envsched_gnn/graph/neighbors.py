@@ -90,6 +90,8 @@ class Neighbors:
         self._slot_of_task[new] = torch.arange(len(self.observed), len(self.observed) + len(new), device=new.device, dtype=torch.int32)
         self.observed = torch.cat([self.observed, new])
         self._env_of_slot = self._graph["task"].env_index[self.observed].to(torch.int32)
+        # Only where some environment has more than k observed tasks can it have too many in a record's list.
+        self._crowded = bool(torch.bincount(self._env_of_slot).amax() > self._k_cross)
         self._insert_within(new)
         for some in new.split(NEW_AT_ONCE):
             self._insert_cross(some)
@@ -177,8 +179,8 @@ class Neighbors:
         old = self._keys(self._record_slot[rows], self._record_similarity[rows])
         keys = _descending(torch.cat([old, new], 1))
         slot, similarity = self._slots(keys)
-        surplus = (_occurrence(self._env_of_slot[slot].to(torch.int64)) >= self._k_cross) & (keys > 0)
-        if bool(surplus.any()):
+        if self._crowded:
+            surplus = (_occurrence(self._env_of_slot[slot].to(torch.int64)) >= self._k_cross) & (keys > 0)
             keys = _descending(keys.masked_fill_(surplus, 0))
             slot, similarity = self._slots(keys)
         slot, similarity = slot[:, : old.shape[1]], similarity[:, : old.shape[1]]
