@@ -143,7 +143,8 @@ class Worker:
         if self._held[0] is not job.environment:
             message["environment"] = dataclasses.asdict(job.environment)
         if self._held[1] is not job.task:
-            message["task"] = dataclasses.asdict(dataclasses.replace(job.task, ground_truth=_needed_truth(job)))
+            truth = job.task.ground_truth if job.environment.env_type == "bfcl" else None  # the rest is scored by checks
+            message["task"] = dataclasses.asdict(dataclasses.replace(job.task, ground_truth=truth))
         try:
             body = json.dumps(message).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -286,11 +287,6 @@ def _sound(op: str, reply: dict[str, Any]) -> bool:
             return timed and listed and isinstance(reply.get("reward"), float) and (op == "score" or isinstance(reply.get("calls"), int))
         case _:
             return False
-
-
-def _needed_truth(job: Job) -> Any:
-    """A python_class task is scored by its checks, BFCL by its possible answers."""
-    return job.task.ground_truth if job.environment.env_type == "bfcl" else None
 
 
 def _clean_environment(folder: str, token: str) -> dict[str, str]:
