@@ -190,7 +190,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases)
 def test_random_cases(case):
     assert play(case)

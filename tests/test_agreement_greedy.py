@@ -56,12 +56,12 @@ def both(seed, tasks, environments, per_round, rolling, penalty, share, batch_si
     fast = greedy.GreedyPass(
         phases,
         eligible=torch.tensor(eligible),
-        q=torch.tensor(q2),
-        key=task_keys(graph["task"].identity, seed, t),
+        ties=(lambda rows: torch.tensor(q2)[rows], lambda rows: task_keys(graph["task"].identity[rows], seed, t)),
         env_index=graph["task"].env_index,
         quotas=quotas_at(exposure, t, config, len(schedulable)),
         redundancy=Redundancy(graph, weight=penalty, threshold=0.5),
         earlier=earlier,
+        crowd=1,
     ).choose()
     return fast, slow
 
