@@ -1,7 +1,6 @@
 """The graph of a pool, and graphs from tensors."""
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -139,9 +138,7 @@ def test_real_environments(data_dir: Path) -> None:
 
     folder = data_dir / "envscaler"
     pool = read_envscaler(folder)
-    start = time.perf_counter()
     graph = build_graph(pool)
-    assert time.perf_counter() - start < 20
     assert graph["task"].num_nodes == 87
     labels = {(e.env_id, o["name"]): o["type"] for e in pool.environments for o in e.operations}
     read_only = {(e.env_id, o.name): not o.written_keys for e in pool.environments for o in read_operations(e).operations}
