@@ -24,7 +24,7 @@ from envsched_gnn.train.checkpoint import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
 POLICIES = {"envsched": "EnvSched, preset default,", "paper": "EnvSched, preset paper,", "uniform": "Uniform selection"}
-MAX_TROUBLED = 50
+MAX_TROUBLED = 25
 """Rows of the table of dead or failing tasks."""
 DEAD_AFTER = 2
 """Groups without any variance, and without one that had some, after which a task is listed as dead."""
