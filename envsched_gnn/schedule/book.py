@@ -82,6 +82,10 @@ class Book:
         """Row of each identity."""
         return {key: row for row, key in enumerate(self.keys)}
 
+    def name(self, row: int) -> str:
+        """Identity of one row, without listing all."""
+        return f"{self.env_ids[self.env_index[row]]}/{self.task_ids[row]}"
+
     def row(self, key: str) -> int:
         """Row of an identity.
 
@@ -221,17 +225,15 @@ class Book:
         if group.group_id in self.closed:
             self.counts["duplicates"] += 1
             return None
-        row = self.row_of.get(group.key)
+        group_id = group.group_id if group.group_id in self.open else f"{group.step}:{group.key}"
+        proposed = self.open.get(group_id)
+        row = self.row_of.get(group.key) if proposed is None else proposed.task
         if row is None:
             self.closed.add(group.group_id)
             self.problem("unknown", f"group {group.group_id!r}: task {group.key!r} is not in the pool; ignored")
             return None
-        group_id = group.group_id if group.group_id in self.open else f"{group.step}:{group.key}"
-        proposed = self.open.get(group_id)
-        if proposed is not None and proposed.task != row:
-            self.problem(
-                "malformed", f"group {group.group_id!r}: reports task {group.key!r}, proposed was {self.keys[proposed.task]!r}; ignored"
-            )
+        if proposed is not None and group.key != self.name(row):
+            self.problem("malformed", f"group {group.group_id!r}: reports task {group.key!r}, proposed was {self.name(row)!r}; ignored")
             return None
         try:
             step = index(group.step) if proposed is None else proposed.step

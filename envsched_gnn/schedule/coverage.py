@@ -55,9 +55,9 @@ def cross_evidence(evidence: Evidence, prediction: Prediction, neighbors: Neighb
 
 def coverage_score(env_term: Float[Tensor, " tasks"], task_term: Float[Tensor, " tasks"], pattern_term: Float[Tensor, " tasks"]) -> Tensor:
     """(env_term + task_term + pattern_term) / 3; the greedy pass divides it by 1 + picks of the environment in this round (ours)."""
-    return (env_term + task_term + pattern_term) / 3
+    return (env_term + task_term).add_(pattern_term).div_(3)
 
 
 def exploitation_score(q: Float[Tensor, " tasks"], c: Int[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
     """q_i (1 + c_i / 16)^(-1/2) (paper)."""
-    return q * (1 + c.double() / EXPOSURE_SCALE).rsqrt()
+    return c.double().div_(EXPOSURE_SCALE).add_(1).rsqrt_().mul_(q)

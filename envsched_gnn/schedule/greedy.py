@@ -118,24 +118,27 @@ class GreedyPass:
     def _shortlist(self, first_phase: int) -> Shortlist:
         """The tasks of highest base score in each phase from `first_phase` on, in one copy from the device."""
         allowed = self._allowed()
-        parts, scores, complete = [], [], True
-        for phase in self.phases[first_phase:]:
-            scores.append(torch.round(self._base(phase) * SCALE).long())
-            rows, complete = top_rows(scores[-1], self.ties, allowed, self.size)
-            parts.append(rows)
-            if complete:
+        listed = torch.zeros_like(allowed)
+        bounds: dict[int, Triple] = {}
+        for at, phase in enumerate(self.phases[first_phase:], first_phase):
+            rows, bound = top_rows(torch.round(self._base(phase) * SCALE).long(), self.ties, allowed, self.size)
+            listed[rows] = True
+            if bound is None:
                 break
-        rows = torch.cat(parts)
-        bases = [phase.base.view(torch.int64) for phase in self.phases]
-        columns = [column[rows] for column in (self.env_index, *bases, *scores)]
+            bounds[at] = bound
+        rows = torch.nonzero(listed).flatten()
+        columns = [self.env_index[rows], *(phase.base[rows].view(torch.int64) for phase in self.phases)]
         host = torch.stack([rows, *(tie(rows) for tie in self.ties), *columns]).cpu().numpy()
-        bounds = {} if complete else _bounds(host[:3], host[-len(scores) :], [len(part) for part in parts], first_phase)
-        return Shortlist(self, host[: 4 + len(bases)], bounds=bounds, is_final=complete)
+        return Shortlist(self, host, bounds)
 
     def _allowed(self) -> Tensor:
         """Eligible, not picked in this round, and within the quotas that still hold; [tasks] bool."""
         device = self.env_index.device
-        allowed = self.eligible & torch.from_numpy(self.quotas.open_environments(self.relaxed)).to(device)[self.env_index]
+        open_environments = self.quotas.open_environments(self.relaxed)
+        if open_environments.all():
+            allowed = self.eligible.clone()
+        else:
+            allowed = self.eligible & torch.from_numpy(open_environments).to(device)[self.env_index]
         closed = self.picked if self.relaxed else [*self.picked, *self.quotas.repeated.tolist()]
         if closed:
             allowed[torch.tensor(closed, dtype=torch.int64, device=device)] = False
@@ -149,28 +152,12 @@ class GreedyPass:
         return phase.base / (1 + picks)[self.env_index]
 
 
-def _bounds(columns: np.ndarray, scores: np.ndarray, lengths: list[int], first_phase: int) -> dict[int, Triple]:
-    """Of each phase: (score, q, key) of the last on its list; every task that is not listed is below it."""
-    bounds, start = {}, 0
-    for at, (score, length) in enumerate(zip(scores, lengths, strict=True)):
-        part = slice(start, start + length)
-        last = np.stack([score[part], columns[1, part], columns[2, part]])
-        for column in range(3):
-            last = last[:, last[column] == last[column].min()]
-        bounds[first_phase + at] = (int(last[0, 0]), int(last[1, 0]), int(last[2, 0]))
-        start += length
-    return bounds
-
-
 class Shortlist:
-    """Candidates on the host, in the order in which equal scores win, rescored after every pick."""
+    """Candidates on the host, rescored after every pick."""
 
-    def __init__(self, greedy: GreedyPass, host: np.ndarray, *, bounds: dict[int, Triple], is_final: bool) -> None:
-        """`is_final`: it holds every allowed task."""
-        self.greedy, self.bounds, self.is_final = greedy, bounds, is_final
-        host = host[:, np.lexsort((~host[2], ~host[1]))]
-        if not is_final:
-            host = host[:, np.append(True, host[0, 1:] != host[0, :-1])]
+    def __init__(self, greedy: GreedyPass, host: np.ndarray, bounds: dict[int, Triple]) -> None:
+        """`host`: rows (task, two tie-breakers, environment, the bits of each phase's base); no `bounds` if all allowed tasks are here."""
+        self.greedy, self.bounds = greedy, bounds
         self.task, self.q, self.key, self.env = host[:4]
         self.bases = host[4:].view(np.float64)
         self.open = np.ones(len(self.task), dtype=bool)
@@ -180,6 +167,11 @@ class Shortlist:
             self.vectors = greedy.redundancy.record_vectors(self.records)
             for task in greedy.picked:
                 self._penalise(task, self._in_environment(greedy.redundancy.env_index[task]))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it holds every allowed task."""
+        return not self.bounds
 
     def enter(self, phase: int) -> None:
         """Score all candidates for the phase."""
@@ -194,7 +186,7 @@ class Shortlist:
             return False
         if self.is_final:
             return True
-        return (int(self.score[self.best]), int(self.q[self.best]), int(self.key[self.best])) >= self.bounds[self.at]
+        return (int(self.score[self.best]), int(self.q[self.best]), int(self.key[self.best])) > self.bounds[self.at]
 
     def pick(self) -> Choice:
         """Take the best candidate and rescore what it affects."""
@@ -234,28 +226,34 @@ class Shortlist:
         self.score[at] = np.where(self.open[at], score, BLOCKED)
 
     def _find_best(self) -> None:
-        self.best = int(self.score.argmax()) if len(self.task) else 0
+        """The highest score; of equal ones the highest first tie-breaker, then the second."""
+        if len(self.task) == 0:
+            return
+        at = (self.score == self.score.max()).nonzero()[0]
+        for column in (self.q, self.key):
+            if len(at) > 1:
+                value = column[at]
+                at = at[value == value.max()]
+        self.best = int(at[0])
 
 
 def top_rows(
-    score: Int[Tensor, " tasks"], ties: Sequence[Column], allowed: Bool[Tensor, " tasks"], size: int
-) -> tuple[Int[Tensor, " rows"], bool]:
-    """Rows of the `size` largest (score, ties[0], ties[1], ...) among the allowed, in no order; and whether these are all."""
+    score: Int[Tensor, " tasks"], ties: tuple[Column, Column], allowed: Bool[Tensor, " tasks"], size: int
+) -> tuple[Int[Tensor, " rows"], Triple | None]:
+    """Rows of the `size` largest (score, ties[0], ties[1]) among the allowed, in no order; and the best that is left out, if one is."""
     first = score.masked_fill(~allowed, BLOCKED)
     if size >= len(first) or (cut := _largest(first, size + 1)) == BLOCKED:
-        return torch.nonzero(allowed).flatten(), True
+        return torch.nonzero(allowed).flatten(), None
     kept = [torch.nonzero(first > cut).flatten()]
     equal = torch.nonzero(first == cut).flatten()
-    missing = size - len(kept[0])
+    bound = [cut]
     for column in ties:
-        if len(equal) <= missing:
-            break
+        size -= len(kept[-1])
         value = column(equal)
-        cut = _largest(value, missing + 1)
-        kept.append(equal[value > cut])
-        equal = equal[value == cut]
-        missing -= len(kept[-1])
-    return torch.cat([*kept, equal[:missing]]), False
+        bound.append(_largest(value, size + 1))
+        kept.append(equal[value > bound[-1]])
+        equal = equal[value == bound[-1]]
+    return torch.cat([*kept, equal[: size - len(kept[-1])]]), (bound[0], bound[1], bound[2])
 
 
 def _largest(values: Int[Tensor, " n"], k: int) -> int:

@@ -195,8 +195,9 @@ def test_top_rows_is_the_head_of_the_sorted_pool(entries, size):
     score, q, allowed = (list(column) for column in zip(*entries, strict=True))
     key = [(7 * row) % 31 for row in range(len(entries))]
     first, ties = columns_of(score, q, key)
-    rows, complete = top_rows(first, ties, torch.tensor(allowed), size)
+    rows, bound = top_rows(first, ties, torch.tensor(allowed), size)
     order = sorted((r for r in range(len(entries)) if allowed[r]), key=lambda r: (-score[r], -q[r], -key[r]))
     assert sorted(rows.tolist()) == sorted(order[:size])
-    assert complete == (size >= len(order))
+    left_out = order[size:]
+    assert bound == ((score[left_out[0]], q[left_out[0]], key[left_out[0]]) if left_out else None)
     assert min(score) > BLOCKED
