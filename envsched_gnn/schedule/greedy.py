@@ -197,11 +197,15 @@ class Shortlist:
         greedy.quotas.count(env)
         greedy.picked.append(task)
         self.open[best] = False
+        self.score[best] = BLOCKED
         same = self._in_environment(env)
-        if not greedy.quotas.is_open(env, greedy.relaxed):
+        affected = self._penalise(task, same) if greedy.redundancy is not None else same[:0]
+        is_open = greedy.quotas.is_open(env, greedy.relaxed)
+        if not is_open:
             self.open[same] = False
-        hit = self._penalise(task, same) if greedy.redundancy is not None else same[:0]
-        self._rescore(np.concatenate([same, hit]))
+        if self.phase.spread or not is_open:
+            affected = np.concatenate([affected, same])
+        self._rescore(affected)
         self._find_best()
         return choice
 
