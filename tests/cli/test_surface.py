@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -27,7 +27,7 @@ SURFACE = {
 }
 
 
-def surface(command: click.Command, path: str = "") -> dict[str, set[str]]:
+def surface(command: Any, path: str = "") -> dict[str, set[str]]:
     """Options and arguments of every verb."""
     if hasattr(command, "commands"):
         found: dict[str, set[str]] = {}

@@ -15,11 +15,12 @@ from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
 # Recorded and replayed reward of the four episodes that cannot replay: each made a record whose id the environment drew with uuid4,
 # and its later calls name the id that was drawn then.
 NOT_REPLAYED = {
-    "env_143_rl-task_5": (0.9, 0.5),  # reschedules two waitlist entries that it added
-    "env_154_rl-task_2": (0.8621, 0.7241),  # activates and enrols a user account that it created
-    "env_155_rl-task_3": (1.0, 0.9375),  # notifies about a reminder that it created
-    "env_173_rl-task_1": (0.9167, 0.3333),  # uploads an image to a consultation that it created
+    "env_143_rl-task_5",  # reschedules two waitlist entries that it added
+    "env_154_rl-task_2",  # activates and enrols a user account that it created
+    "env_155_rl-task_3",  # notifies about a reminder that it created
+    "env_173_rl-task_1",  # uploads an image to a consultation that it created
 }
+"""Each names an id that was drawn with uuid4 when it was recorded; which checks then fail depends on the draw."""
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_no_operation_scores_as_measured(real: Pool) -> None:
 def test_recorded_episodes_replay(real: Pool, data_dir: Path) -> None:
     environments = {environment.env_id: environment for environment in real.environments}
     lines = (data_dir / "envscaler" / "gpt5_reference_rollouts_25.jsonl").read_text(encoding="utf-8").splitlines()
-    different = {}
+    different = set()
     for record in map(json.loads, filter(None, lines)):
         task = real.tasks[real.index_of[f"{record['env_id']}/{record['task_id']}"]]
         episode = Episode(environments[task.env_id], task)
