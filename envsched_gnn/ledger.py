@@ -97,7 +97,13 @@ class Ledger:
     def _damaged(self, error: sqlite3.Error) -> HistoryError:
         return HistoryError(
             f"{self.path}: the ledger cannot be used ({error}); expected an SQLite file written by envsched run. "
-            "Restore it from a copy, or move it away and start a new run."
+            "Free disk space if it is full; else restore it from a copy, or move it away and start a new run."
+        )
+
+    def _unwritable(self, error: UnicodeEncodeError) -> HistoryError:
+        return HistoryError(
+            f"{self.path}: {error.object!a} holds half a surrogate pair; expected Unicode text. "
+            "Rename this environment or task in the pool."
         )
 
     def close(self) -> None:
@@ -111,14 +117,16 @@ class Ledger:
         self.close()
 
     def _write(self, statements: Sequence[tuple[str, Iterable[tuple[object, ...]]]]) -> None:
+        """All statements or none. Ctrl-C may come at any moment, also when the commit is done."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 for sql, rows in statements:
                     self._db.executemany(sql, rows)
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise self._damaged(error) from None
@@ -128,6 +136,8 @@ class Ledger:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise self._damaged(error) from None
+        except UnicodeEncodeError as error:
+            raise self._unwritable(error) from None
 
     def write_selection(self, selection: Selection) -> None:
         """Keep a selection before its rollouts start.

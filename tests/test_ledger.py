@@ -1,6 +1,7 @@
 """The ledger keeps what it was told, once, and refuses what is not a ledger."""
 
 import math
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -126,3 +127,49 @@ def test_survives_a_kill_between_transactions(tmp_path: Path) -> None:
     assert done.returncode == -9
     with Ledger(tmp_path / "l.sqlite") as ledger:
         assert ledger.groups() == [group("a", 1.0)]
+
+
+def test_a_full_disk_is_told_as_such_and_what_was_written_stays(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.write_selection(selection())
+        ledger.write_group(group("a", 1.0))
+        ledger._db.execute("PRAGMA max_page_count=18")
+        with pytest.raises(HistoryError, match=r"disk is full.*Free disk space"):
+            ledger.write_group(group("b", *[None] * 5000))
+        assert ledger.groups() == [group("a", 1.0)]
+
+
+def test_an_identity_that_is_no_unicode_text_is_an_error(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        with pytest.raises(HistoryError, match=r"'0:e/\\ud800' holds half a surrogate pair.*Rename"):
+            ledger.write_group(group("\ud800", 1.0))
+        with pytest.raises(HistoryError, match="Rename"):
+            ledger.write_selection(selection(tasks="a\udfff"))
+        assert ledger.selections() == []
+
+
+def test_an_interrupt_at_any_moment_stays_an_interrupt_and_leaves_a_whole_group_or_none(tmp_path: Path) -> None:
+    """An alarm that raises as Ctrl-C does, at moments from before the write to after its commit."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        with Ledger(tmp_path / "l.sqlite") as ledger:
+            ledger.write_selection(selection(tasks="".join(map(chr, range(0x100, 0x100 + 120)))))
+            for n in range(120):
+                task = chr(0x100 + n)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.00005 * (n + 1))
+                    ledger.write_group(group(task, 1.0, 0.0))
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                ledger.write_group(group(task, 1.0, 0.0))
+            assert ledger.groups() == [group(chr(0x100 + n), 1.0, 0.0) for n in range(120)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
