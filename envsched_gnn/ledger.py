@@ -130,6 +130,8 @@ class Ledger:
                 raise
         except sqlite3.Error as error:
             raise self._damaged(error) from None
+        except UnicodeEncodeError as error:
+            raise self._unwritable(error) from None
 
     def _read(self, sql: str, *values: object) -> list[tuple]:
         try:
