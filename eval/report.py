@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from envsched_gnn.eval import figures
 from envsched_gnn.eval.figures import BLUE, GREEN, GREY, MAX_ROWS, ORANGE, RED, VIOLET
 from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, read_run, spearman
-from envsched_gnn.train.checkpoint import write_atomic
+from envsched_gnn.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
 POLICIES = {"envsched": "EnvSched, preset default,", "paper": "EnvSched, preset paper,", "uniform": "Uniform selection"}

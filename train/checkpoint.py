@@ -1,6 +1,6 @@
 """Checkpoints: one file a round, written so that a kill at any moment leaves a whole one behind.
 
-Knows: atomic writing, the checksum, which checkpoint is the newest whole one.
+Knows: the checksum, which checkpoint is the newest whole one.
 Does not know: what a state holds.
 """
 
@@ -8,31 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from envsched_gnn.errors import CheckpointError
+from envsched_gnn.files import write_atomic
 
 MAGIC = b"envsched-checkpoint-1\n"
 KEEP = 2
 """The newest and the one before it."""
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file in one step: the old content or the new is there, never a part."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:

@@ -7,7 +7,6 @@ Does not know: how a graph is built or used.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.errors import GraphError
+from envsched_gnn.files import replacing
 from envsched_gnn.graph.build import clear_edges
 from envsched_gnn.graph.similarity import pair_similarity
 
@@ -100,19 +100,12 @@ def export_similarities(graph: HeteroData, path: str | Path) -> None:
 
 
 def _write(path: Path, fill: Callable[[BinaryIO], None]) -> None:
-    """Fill a temporary file beside `path`, then rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
         raise GraphError(f"{path}: cannot be written ({error}). Give a path in a folder that you may write to.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

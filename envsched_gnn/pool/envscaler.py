@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from envsched_gnn.errors import PoolError, message
+from envsched_gnn.files import write_atomic
 from envsched_gnn.pool.manifest import environment_of, environment_table, task_of, task_table
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.pool.rows import Row, assemble, parse, read_text, write_file
+from envsched_gnn.pool.rows import Row, assemble, parse, read_text
 from envsched_gnn.records import Environment, Task
 
 ENVIRONMENTS = "*env_metadata*.json"
@@ -184,8 +185,8 @@ def write_envscaler(pool: Pool, directory: Path | str) -> None:
         if there not in (None, target):
             raise PoolError(message(str(directory), f"{there.name} is there", "no other EnvScaler pool", "Choose an empty directory."))
     names = {environment.env_id: environment.name for environment in pool.environments}
-    write_file(targets[0], _dump([_environment_record(environment) for environment in pool.environments]))
-    write_file(targets[1], _dump([_task_record(task, names[task.env_id]) for task in pool.tasks]))
+    write_atomic(targets[0], _dump([_environment_record(environment) for environment in pool.environments]))
+    write_atomic(targets[1], _dump([_task_record(task, names[task.env_id]) for task in pool.tasks]))
 
 
 def _dump(records: list[dict[str, Any]]) -> bytes:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envsched_gnn.errors import PoolError, message
+from envsched_gnn.files import write_atomic
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.pool.rows import Row, assemble, parse, read_text, write_file
+from envsched_gnn.pool.rows import Row, assemble, parse, read_text
 from envsched_gnn.records import Check, Environment, EnvType, Task, Timeouts, Verifier
 
 Form = Literal["jsonl", "parquet"]
@@ -188,7 +189,7 @@ def write_manifest(pool: Pool, directory: Path | str, form: Form = "jsonl") -> N
         if there not in (None, directory / f"{name}.{form}"):
             raise PoolError(message(str(directory), f"{there.name} is there", f"none but {name}.{form}", "Choose an empty directory."))
     for name, table in tables.items():
-        write_file(directory / f"{name}.{form}", _to_jsonl(table) if form == "jsonl" else _to_parquet(table))
+        write_atomic(directory / f"{name}.{form}", _to_jsonl(table) if form == "jsonl" else _to_parquet(table))
 
 
 def _to_jsonl(table: list[dict[str, Any]]) -> bytes:

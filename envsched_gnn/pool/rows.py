@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,13 +113,6 @@ def parse(text: str, where: str, hook: Callable[[list[tuple[str, Any]]], Any] | 
         return json.loads(text, object_pairs_hook=hook)
     except (ValueError, RecursionError) as error:
         raise PoolError(message(where, f"malformed ({error})", "JSON", "Write it again, or download it again if it was cut.")) from None
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Put a whole file in place at once, so that no half-written file can be read."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
 
 
 def assemble(environments: Iterable[tuple[str, Environment]], tasks: Iterable[tuple[str, Task]], source: str) -> Pool:

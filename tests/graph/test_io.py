@@ -1,5 +1,6 @@
 """Graph files: whole or not at all, and never anything but a graph."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.errors import GraphError
-from envsched_gnn.graph import io
 from envsched_gnn.graph.build import assemble_graph, build_graph
 from envsched_gnn.graph.io import export_similarities, load_graph, save_graph
 from envsched_gnn.graph.similarity import pair_similarity
@@ -122,7 +122,7 @@ def test_failed_write_keeps_the_old_file(graph: HeteroData, tmp_path: Path, monk
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(io.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GraphError, match=r"cannot be written.*No space left"):
         save_graph(graph, path)
     assert path.read_bytes() == before

@@ -1,0 +1,42 @@
+"""Whole files: written so that a reader, or a kill at any moment, finds the old content or the new, never a part.
+
+Knows: temporary files, what makes a rename durable.
+Does not know: what stands in a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path` that takes its place when the block ends; if the block raises, nothing has changed.
+
+    Raises:
+        OSError: the folder is missing or cannot be written, or the disk is full.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file in one step."""
+    with replacing(path) as file:
+        file.write(content)

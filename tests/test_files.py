@@ -1,0 +1,33 @@
+"""A file is replaced whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from envsched_gnn.files import replacing, write_atomic
+
+
+def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "f", b"old")
+    write_atomic(tmp_path / "f", b"new")
+    assert (tmp_path / "f").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "f", b"old")
+
+    def stopped() -> None:
+        with replacing(tmp_path / "f") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert (tmp_path / "f").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_missing_folder_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomic(tmp_path / "none" / "f", b"x")
