@@ -68,7 +68,7 @@ def test_recorded_episodes_replay(real: Pool, data_dir: Path) -> None:
                 continue
         if episode.score() != record["recorded_reward"]:
             assert "uuid4()" in episode.environment.source
-            different[task.task_id] = (record["recorded_reward"], episode.score())
+            different.add(task.task_id)
     assert len(lines) - lines.count("") == 25
     assert different == NOT_REPLAYED
 
