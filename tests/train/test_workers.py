@@ -102,10 +102,7 @@ CRASHES = {
         "        found['Channel'].send({'id': found['Player']._request, 'done': {}})",
         "no reply",
     ),
-    "stack": (
-        "        sys.setrecursionlimit(10**9)\n        d = []\n        for _ in range(300_000): d = [d]\n        repr(d)",
-        "SIGSEGV",
-    ),
+    "native": ("        import ctypes\n        ctypes.string_at(0)", "SIGSEGV"),
     "thread": ("        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "left a thread"),
 }
 
