@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
 
 Relation = Literal["within", "cross"]
+RELATIONS: tuple[Relation, ...] = ("within", "cross")
 
 LOW = 2**32 - 1
 """Lower half of a key: LOW - task."""
@@ -242,7 +243,7 @@ class Neighbors:
 
     def fill(self, graph: HeteroData) -> None:
         """Write the lists to `edge_index` (row 0: neighbour j, row 1: task i) and `edge_weight` = s_ij of both relations of `graph`."""
-        for relation in ("within", "cross"):
+        for relation in RELATIONS:
             similarity, slot = self.similarity(relation), self.slot_index(relation)
             task, column = similarity.nonzero(as_tuple=True)
             edges = graph["task", relation, "task"]

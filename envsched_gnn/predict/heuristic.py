@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from envsched_gnn.config import Preset
-from envsched_gnn.graph.neighbors import Neighbors, Relation
+from envsched_gnn.graph.neighbors import RELATIONS, Neighbors
 from envsched_gnn.history import STATS, GroupStatistics, informative
 from envsched_gnn.ops import percentile_rank
 from envsched_gnn.predict import mixture, paper
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch_geometric.data import HeteroData
 
-RELATIONS: tuple[Relation, ...] = ("within", "cross")
 EXPERT_PARTS = ("informative_weight", "informative_estimate", "prior_level", "prior_within", "prior_cross")
 """Parts of a Prediction that the experts read."""
 
@@ -110,7 +109,7 @@ class HeuristicPredictor:
 
     def state_dict(self) -> dict[str, Any]:
         """The experts' record."""
-        return {"preset": self.preset, "experts": self.experts.state_dict()}
+        return {"experts": self.experts.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it."""
@@ -126,6 +125,7 @@ def shrunk_to_prior(evidence: Evidence, horizon: int, y: int, seen: Tensor, with
 
 
 def _experts(parts: Mapping[str, Tensor]) -> Float[Tensor, "experts n"]:
+    """p_e of the tasks whose EXPERT_PARTS are given."""
     within, cross = parts["prior_within"], parts["prior_cross"]
     priors = torch.stack([parts["prior_level"], within, cross, (within + cross) / 2])
     return mixture.expert_probabilities(priors, parts["informative_weight"], parts["informative_estimate"])

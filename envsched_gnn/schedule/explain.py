@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from envsched_gnn.graph.neighbors import RELATIONS, Relation
+from envsched_gnn.history import STATS
 from envsched_gnn.ops import percentile_rank, quantile_map, sort
 from envsched_gnn.predict import mixture, paper
 from envsched_gnn.predict.heuristic import HeuristicPredictor
@@ -20,7 +22,8 @@ from envsched_gnn.records import Evidence, Prediction
 if TYPE_CHECKING:
     from envsched_gnn.schedule.envsched import EnvSched
 
-STATS = ("variance", "mean", "dispersion")
+Steps = tuple[tuple[str, float], ...]
+"""(formula, value) in the order of the computation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Observation:
     mean: float
     dispersion: float
     weight: float
-    """2^(-(t-s)/8)."""
+    """2^(-(t-s)/half_life_long)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +69,13 @@ class Explanation:
     history: tuple[Observation, ...]
     own: dict[str, float]
     """W and own estimates of the task."""
-    neighbors: dict[str, tuple[Neighbor, ...]]
+    neighbors: dict[Relation, tuple[Neighbor, ...]]
     """By relation, nearest first."""
     caps: dict[str, str]
     """What keeps or would keep the task out of the batch; empty if nothing does."""
-    formulas: tuple[tuple[str, float], ...]
+    formulas: Steps
     """Intermediate values in the order of the computation, each with its formula."""
-    terms: tuple[tuple[str, float], ...]
+    terms: Steps
     """What adds up to `value`."""
     scores: dict[str, float]
     """Coverage and exploitation score before any pick of the step."""
@@ -89,17 +92,19 @@ def explain(scheduler: EnvSched, row: int, step: int) -> Explanation:
     """Explain the number of task `row` at `step`."""
     evidence, prediction = scheduler.predicted(step)
     cover, exploit = scheduler.base_scores(step, evidence, prediction)
-    preset = scheduler.predictor.preset if isinstance(scheduler.predictor, HeuristicPredictor) else "predictor"
+    heuristic = scheduler.predictor if isinstance(scheduler.predictor, HeuristicPredictor) else None
+    preset = heuristic.preset if heuristic else "predictor"
     informative = preset != "paper"
-    neighbors = {relation: _neighbors(scheduler, row, relation, evidence, informative) for relation in ("within", "cross")}
+    neighbors = {relation: _neighbors(scheduler, row, relation, evidence, informative) for relation in RELATIONS}
     value = prediction.predicted_variance if preset == "paper" else prediction.p_informative
-    match preset:
-        case "paper":
-            formulas, terms = _paper(row, evidence, prediction, neighbors)
-        case "default":
-            formulas, terms = _default(row, evidence, neighbors, scheduler.predictor.experts.weights().tolist())  # type: ignore[attr-defined]
-        case _:
-            formulas, terms = (), (("the predictor's own", float(value[row])),)
+    formulas: Steps
+    terms: Steps
+    if heuristic is None:
+        formulas, terms = (), (("the predictor's own", float(value[row])),)
+    elif heuristic.preset == "paper":
+        formulas, terms = _paper(row, evidence, prediction, neighbors)
+    else:
+        formulas, terms = _default(row, evidence, neighbors, heuristic.experts.weights().tolist())
     return Explanation(
         task=scheduler.book.keys[row],
         step=step,
@@ -138,7 +143,7 @@ def _estimates(row: int, evidence: Evidence) -> dict[str, float]:
     return own | {"informative": float(evidence.informative_estimate[row])}
 
 
-def _neighbors(scheduler: EnvSched, row: int, relation: Any, evidence: Evidence, informative: bool) -> tuple[Neighbor, ...]:
+def _neighbors(scheduler: EnvSched, row: int, relation: Relation, evidence: Evidence, informative: bool) -> tuple[Neighbor, ...]:
     tasks, similarity = scheduler.neighbors.of(relation, row)
     found = []
     for j, s in zip(tasks.tolist(), similarity.tolist(), strict=True):
@@ -155,13 +160,13 @@ def _relation(neighbors: tuple[Neighbor, ...], y: str, reference: float, strengt
     return (weighted + strength * reference) / (sum(j.evidence for j in neighbors) + strength)
 
 
-def _paper(row: int, evidence: Evidence, prediction: Prediction, neighbors: Mapping[str, tuple[Neighbor, ...]]) -> tuple[tuple, tuple]:
+def _paper(row: int, evidence: Evidence, prediction: Prediction, neighbors: Mapping[Relation, tuple[Neighbor, ...]]) -> tuple[Steps, Steps]:
     """Steps 1 to 6 for one task: long horizon from the neighbours shown; the short one is the prediction's."""
     formulas, estimate = [], {}
     W = _weight(row, evidence, False)
     for at, y in enumerate(STATS):
         reference, own = float(evidence.reference[0, at]), float(evidence.estimate[0, at, row])
-        within, cross = (_relation(neighbors[relation], y, reference, paper.GRAPH_STRENGTH) for relation in ("within", "cross"))
+        within, cross = (_relation(neighbors[relation], y, reference, paper.GRAPH_STRENGTH) for relation in RELATIONS)
         prior = (within + cross) / 2
         estimate[y] = (W * own + paper.SHRINKAGE_STRENGTH * prior) / (W + paper.SHRINKAGE_STRENGTH)
         formulas += [
@@ -192,13 +197,11 @@ def _paper(row: int, evidence: Evidence, prediction: Prediction, neighbors: Mapp
     return tuple(formulas), terms
 
 
-def _default(
-    row: int, evidence: Evidence, neighbors: Mapping[str, tuple[Neighbor, ...]], weights: list[float]
-) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[str, float], ...]]:
+def _default(row: int, evidence: Evidence, neighbors: Mapping[Relation, tuple[Neighbor, ...]], weights: list[float]) -> tuple[Steps, Steps]:
     """The twelve experts of one task, and what each contributes."""
     level = evidence.informative_level
     W, zbar = _weight(row, evidence, True), float(evidence.informative_estimate[row])
-    within, cross = (_relation(neighbors[relation], "informative", level, mixture.GRAPH_STRENGTH) for relation in ("within", "cross"))
+    within, cross = (_relation(neighbors[relation], "informative", level, mixture.GRAPH_STRENGTH) for relation in RELATIONS)
     priors = {"level": level, "within": within, "cross": cross, "mean": (within + cross) / 2}
     formulas = (
         ("level = recent share of informative groups", level),
