@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Float
     from torch import Tensor
 
@@ -249,6 +250,15 @@ class Prediction:
             predicted_variance=self.predicted_variance[tasks],
             p_informative=self.p_informative[tasks],
             parts={name: part[..., tasks] for name, part in self.parts.items()},
+        )
+
+    def to(self, device: torch.device | str) -> Prediction:
+        """The same prediction on another device."""
+        return Prediction(
+            informativeness=self.informativeness.to(device),
+            predicted_variance=self.predicted_variance.to(device),
+            p_informative=self.p_informative.to(device),
+            parts={name: part.to(device) for name, part in self.parts.items()},
         )
 
 

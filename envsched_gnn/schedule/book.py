@@ -23,7 +23,7 @@ from envsched_gnn.records import Pick, Prediction, Relaxation, RolloutGroup, Sel
 from envsched_gnn.schedule import groups as incoming
 from envsched_gnn.schedule.exposure import Exposure
 from envsched_gnn.schedule.greedy import Choice
-from envsched_gnn.schedule.reports import Accepted, Latest, Open, moved
+from envsched_gnn.schedule.reports import Accepted, Latest, Open
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -176,7 +176,7 @@ class Book:
         batches: dict[int, Prediction] = {}
         for group_id, entry in self.open.items():
             if entry.batch is not None:
-                batches.setdefault(id(entry.batch), moved(entry.batch, device))
+                batches.setdefault(id(entry.batch), entry.batch.to(device))
                 self.open[group_id] = replace(entry, batch=batches[id(entry.batch)])
 
     def cancel(self, group_ids: Iterable[str]) -> None:

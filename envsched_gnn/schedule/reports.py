@@ -81,13 +81,3 @@ def _restricted(statistics: GroupStatistics, which: list[int]) -> GroupStatistic
         num_valid=statistics.num_valid[at],
         rejected=(),
     )
-
-
-def moved(prediction: Prediction, device: torch.device | str) -> Prediction:
-    """The same prediction on another device."""
-    return Prediction(
-        informativeness=prediction.informativeness.to(device),
-        predicted_variance=prediction.predicted_variance.to(device),
-        p_informative=prediction.p_informative.to(device),
-        parts={name: part.to(device) for name, part in prediction.parts.items()},
-    )
