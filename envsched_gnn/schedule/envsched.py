@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MIN_INFORMATIVE_HALF_LIFE = 200.0
 """Steps; H = max(200, 5 N/B), so that a task is still known when it returns (ours)."""
 KIND = "envsched"
-FIELDS = ("exposure", "in_flight", "closed", "memo", "counts", "problems", "latest", "last_step", "history", "quarantine", "predictor")
+FIELDS = (*state.BOOK_FIELDS, "history", "quarantine", "predictor")
 
 
 class EnvSched:

@@ -23,6 +23,8 @@ from envsched_gnn.schedule.reports import Latest, Open
 
 VERSION = 1
 """Of the form of a state."""
+BOOK_FIELDS = ("exposure", "in_flight", "closed", "memo", "counts", "problems", "latest", "last_step")
+"""What `dump_book` gives."""
 
 
 def header(kind: str, book: Book, absent: Mapping[str, Any]) -> dict[str, Any]:

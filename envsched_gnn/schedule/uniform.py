@@ -15,7 +15,7 @@ import torch
 
 from envsched_gnn.records import LoadReport, RolloutGroup, Selection
 from envsched_gnn.schedule import state
-from envsched_gnn.schedule.book import Book
+from envsched_gnn.schedule.book import Book, check_pool
 from envsched_gnn.schedule.greedy import Choice
 from envsched_gnn.schedule.groups import collect
 from envsched_gnn.schedule.keys import task_keys
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     from envsched_gnn.pool.pool import Pool
 
 KIND = "uniform"
-FIELDS = ("exposure", "in_flight", "closed", "memo", "counts", "problems", "latest", "last_step")
 
 
 class Uniform:
     """Takes the tasks selected least often; among these, in the order of a key that is drawn anew for each epoch."""
 
     def __init__(self, pool: Pool | None, graph: HeteroData, *, batch_size: int = 64, seed: int = 0) -> None:
-        """`pool` is accepted for the sake of a common form and not used."""
+        """A scheduler that has selected nothing. `pool` is only checked against the graph.
+
+        Raises:
+            GraphError: the graph was built from another pool, or holds an empty reward range.
+        """
+        if pool is not None:
+            check_pool(pool, graph)
         self.graph, self.batch_size, self.seed = copy.copy(graph), batch_size, seed
         self.book = Book(self.graph)
         self._absent: dict[str, Any] = {}
@@ -96,7 +101,7 @@ class Uniform:
         Raises:
             CheckpointError: this is no state of this version and kind, or it is damaged; nothing changes.
         """
-        state.check(saved, KIND, FIELDS)
+        state.check(saved, KIND, state.BOOK_FIELDS)
         book = Book(self.graph)
         try:
             absent = state.load_book(saved, book)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from envsched_gnn.errors import HistoryError
+from envsched_gnn.errors import GraphError, HistoryError
 from envsched_gnn.schedule import Uniform
+from tests.features.shop import POOL
 from tests.schedule.small import graph_of, groups
 
 
@@ -36,3 +37,8 @@ def test_the_same_verbs():
     assert scheduler.problems() == ()
     with pytest.raises(HistoryError):
         scheduler.select(1, 1)
+
+
+def test_a_graph_of_another_pool_is_refused():
+    with pytest.raises(GraphError, match=r"graph of 2 tasks.*Build the graph again"):
+        Uniform(POOL, graph_of([0, 1]))
