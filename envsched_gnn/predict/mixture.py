@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 PRIORS = ("level", "within", "cross", "mean")
-"""What an expert falls back on: the level l, one relation's estimate, or the mean of both."""
+"""What an expert falls back on: the level l, one relation's estimate, or the mean of both (ours)."""
 STRENGTHS = (0.5, 1.0, 3.0)
-"""c, pseudo-weight of the prior."""
+"""c, pseudo-weight of the prior (ours)."""
 GRAPH_STRENGTH = 1.0
-"""Pseudo-weight of the level in a relation estimate."""
+"""Pseudo-weight of the level in a relation estimate (ours)."""
 FORGETTING = 0.9
-"""A round's log-likelihood is multiplied by this with every later round."""
+"""A round's log-likelihood is multiplied by this with every later round (ours)."""
 CLIP = (0.02, 0.98)
-"""Probabilities are clipped to this before their logarithm is taken."""
+"""Probabilities are clipped to this before their logarithm is taken (ours)."""
 
 
 def expert_probabilities(

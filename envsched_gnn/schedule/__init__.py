@@ -1,7 +1,7 @@
 """Batch construction: who is proposed next, and what came of it.
 
-Knows: the protocol of a scheduler.
-Does not know: any one scheduler.
+Knows: the protocol of a scheduler, and the two that keep it.
+Does not know: how either picks.
 """
 
 from __future__ import annotations
