@@ -7,7 +7,10 @@ Does not know: how scores are computed, how a history is replayed.
 from __future__ import annotations
 
 import csv
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +41,8 @@ COLUMNS = ("env_id", "task_id", *SCORES, "phase", "rank", "p_informative")
 
 MAX_SHOWN = 5
 """Problems of a history that are printed."""
+MAX_STEP = 2**53
+"""The step after the last one that a history may hold."""
 
 
 class Preset(StrEnum):
@@ -50,7 +55,9 @@ class Preset(StrEnum):
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.pt", help="A graph written by `graph build`.")]
 HistoryFile = Annotated[Path | None, typer.Option("--history", metavar="ROLLOUTS.jsonl", help="Rollouts so far, one group a line.")]
 PresetOption = Annotated[Preset, typer.Option("--preset", help="How relation estimates become a score.")]
-Step = Annotated[int | None, typer.Option("--step", min=0, help="The step to select for; default: the one after the last in the history.")]
+Step = Annotated[
+    int | None, typer.Option("--step", min=0, max=MAX_STEP, help="The step to select for; default: the one after the last in the history.")
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Tasks to pick.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of ties and the first batch.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -106,28 +113,48 @@ def explain(
 
 def _replayed(graph: Path, history: Path | None, preset: Preset, step: int | None, batch_size: int, seed: int) -> tuple[EnvSched, int]:
     """A scheduler that has seen the history up to the step, and the step."""
-    import logging
-
     from envsched_gnn.graph.io import load_graph
     from envsched_gnn.schedule.envsched import EnvSched
     from envsched_gnn.schedule.replay import next_step, read_history, replay
 
-    logging.getLogger("envsched_gnn").setLevel(logging.ERROR)  # the scheduler's problems are printed below, once
     groups = read_history(history) if history is not None else []
     loaded = load_graph(graph)
     at = next_step(groups) if step is None else step
     scheduler = EnvSched(None, loaded, batch_size=batch_size, seed=seed, preset=preset.value)
-    report = replay(scheduler, groups, at)
+    with _collected() as problems:
+        report = replay(scheduler, groups, at)
     if report.unknown:
         say(f"warning: {report.unknown:,} lines of {history} are of tasks that are not in {graph}, first {report.example}; left out")
     if report.repeated:
-        say(f"warning: {report.repeated:,} lines of {history} repeat the group id of an earlier line; left out")
-    problems = scheduler.problems()
+        say(f"warning: {report.repeated:,} lines of {history} repeat a group of an earlier line (group id, step and task); left out")
+    if report.shared:
+        say(
+            f"warning: {report.shared:,} lines of {history} share a group id with a line of another step or task, first "
+            f"{report.shared_example!r}; used as groups of their own. Give every group an id of its own, or none."
+        )
     for problem in problems[:MAX_SHOWN]:
         say(f"warning: {problem}")
     if len(problems) > MAX_SHOWN:
         say(f"warning: {len(problems) - MAX_SHOWN:,} more problems of this kind in {history}")
     return scheduler, at
+
+
+@contextmanager
+def _collected() -> Iterator[list[str]]:
+    """All warnings of the package while the block runs, in order; they are not logged."""
+    logger, messages = logging.getLogger("envsched_gnn"), list[str]()
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    before = logger.propagate, logger.level
+    logger.addHandler(handler)
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate, level = before
+        logger.setLevel(level)
 
 
 def _write_scores(path: Path, scheduler: EnvSched, columns: dict[str, list[float]], selection: Selection) -> None:

@@ -6,6 +6,7 @@ Does not know: how a scheduler learns or picks.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ def read_history(path: str | Path) -> list[RolloutGroup]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise HistoryError(f"{path}: cannot be read ({error.strerror}). Give a JSONL file with lines like {EXAMPLE}.") from None
+    if lines[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise HistoryError(message(str(path), "UTF-16 text", "UTF-8 text", "Save the file as UTF-8, for example with iconv."))
     groups = [_group(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     return sorted(groups, key=lambda group: group.step)
 
@@ -52,7 +55,11 @@ class ReplayReport:
     example: str
     """One such task."""
     repeated: int
-    """Groups whose id stood in the history before."""
+    """Groups that stood in the history before: with the same id, step and task."""
+    shared: int
+    """Groups whose id stood in the history before, at another step or for another task; replayed as groups of their own."""
+    shared_example: str
+    """One such id."""
 
 
 def next_step(groups: Sequence[RolloutGroup]) -> int:
@@ -63,19 +70,23 @@ def next_step(groups: Sequence[RolloutGroup]) -> int:
 def replay(scheduler: EnvSched, groups: Sequence[RolloutGroup], before: int) -> ReplayReport:
     """Give a new scheduler the groups of every step below `before` as its own selections, round by round: predicted, then observed.
 
-    Groups of tasks that it does not know, and groups whose id stood before, are left out and counted.
+    Groups of tasks that it does not know, and groups that stood before, are left out and counted.
     """
     used = [group for group in groups if group.step < before]
     ours = [group for group in used if group.key in scheduler.book.row_of]
-    unique = list({group.group_id: group for group in reversed(ours)}.values())[::-1]
+    unique = list({(group.group_id, group.step, group.key): group for group in reversed(ours)}.values())[::-1]
     for step, members in groupby(sorted(unique, key=lambda group: group.step), key=lambda group: group.step):
         _round(scheduler, step, list(members))
+    owner = {group.group_id: (group.step, group.key) for group in reversed(unique)}
+    shared = [group.group_id for group in unique if owner[group.group_id] != (group.step, group.key)]
     foreign = [group.key for group in used if group.key not in scheduler.book.row_of]
     return ReplayReport(
         replayed=len(unique),
         unknown=len(foreign),
         example=foreign[0] if foreign else "",
         repeated=len(ours) - len(unique),
+        shared=len(shared),
+        shared_example=shared[0] if shared else "",
     )
 
 
@@ -83,7 +94,7 @@ def _round(scheduler: EnvSched, step: int, groups: Sequence[RolloutGroup]) -> No
     """A second group of a task at the same step is an observation and a selection more, under its own id."""
     selection = scheduler.shadow(step, list(dict.fromkeys(group.key for group in groups)))
     ids = {pick.key: pick.group_id for pick in selection.picks}
-    scheduler.observe([replace(group, group_id=ids.pop(group.key, f"again:{group.group_id}")) for group in groups])
+    scheduler.observe([replace(group, group_id=ids.pop(group.key, f"again:{step}:{group.key}:{group.group_id}")) for group in groups])
 
 
 def _group(line: bytes, where: str) -> RolloutGroup:

@@ -132,7 +132,38 @@ def test_order_and_repetition_change_nothing(graph: Path, tmp_path: Path) -> Non
     )
     assert json.loads(result.stdout) == straight
     assert "1 lines" in result.stderr
-    assert "repeat the group id" in result.stderr
+    assert "repeat a group of an earlier line" in result.stderr
+
+
+def test_ids_that_begin_anew_every_step_lose_no_group(graph: Path, tmp_path: Path) -> None:
+    """A trainer that numbers the groups of each step from 0: an id, a step and a task together name a group."""
+    lines = [line(s, t % 4, t, [0.0, 1.0, t / 5], group_id=str(t)) for s in range(3) for t in (s, s + 1)]
+    plain = selected(graph, "--history", written(tmp_path / "a.jsonl", [{k: v for k, v in e.items() if k != "group_id"} for e in lines]))
+    renumbered = [{**entry, "group_id": str(n % 2)} for n, entry in enumerate(lines)]
+    result = invoke("select", graph, "--history", written(tmp_path / "b.jsonl", [*renumbered, renumbered[5]]), "--json")
+    assert json.loads(result.stdout) == plain
+    assert "1 lines of" in result.stderr
+    assert "4 lines of" in result.stderr
+    assert "first '0'; used as groups of their own" in result.stderr
+
+
+def test_problems_are_counted_in_full_and_logging_is_left_as_it_was(graph: Path, tmp_path: Path) -> None:
+    import logging
+
+    logger = logging.getLogger("envsched_gnn")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    lines = [line(s, s % 4, s % 6, [9.0, 0.5, 0.5]) for s in range(300)]
+    result = invoke("select", graph, "--history", written(tmp_path / "h.jsonl", lines), "--json")
+    assert result.stderr.count("reward 9.0 is outside") == 5
+    assert "group '0:s0/t0', rollout 0" in result.stderr, "the first ones, not the last"
+    assert "295 more problems" in result.stderr
+    assert (logger.level, logger.propagate, list(logger.handlers)) == before
+
+
+def test_a_step_that_no_tensor_can_hold_is_wrong_usage(graph: Path, tmp_path: Path) -> None:
+    assert selected(graph, "--history", written(tmp_path / "h.jsonl", [{**HISTORY[0], "step": 2**53 - 1}]))["step"] == 2**53
+    for verb in (["select"], ["explain", "--task", "s0/t0"]):
+        assert invoke(*verb, graph, "--step", 2**70).exit_code == 2
 
 
 def test_unknown_tasks_and_bad_rewards_are_counted(graph: Path, tmp_path: Path) -> None:
@@ -179,6 +210,12 @@ def test_a_malformed_line_is_named(graph: Path, tmp_path: Path, entry: Any, foun
 def test_text_that_is_no_utf8_is_named(tmp_path: Path) -> None:
     (tmp_path / "h.jsonl").write_bytes(json.dumps(HISTORY[0]).encode() + b'\n{"step": 0, "env_id": "\xff"}\n')
     with pytest.raises(HistoryError, match=r"h\.jsonl, line 2: not JSON"):
+        read_history(tmp_path / "h.jsonl")
+
+
+def test_a_history_in_utf_16_is_named(tmp_path: Path) -> None:
+    (tmp_path / "h.jsonl").write_bytes("\n".join(map(json.dumps, HISTORY[:2])).encode("utf-16"))
+    with pytest.raises(HistoryError, match=r"h\.jsonl: UTF-16 text; expected UTF-8"):
         read_history(tmp_path / "h.jsonl")
 
 
