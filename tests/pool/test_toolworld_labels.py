@@ -20,8 +20,8 @@ from envsched_gnn.pool.pool import Pool
 from envsched_gnn.pool.toolworld import generate, labels
 from envsched_gnn.pool.toolworld.cast import cast, needs_staff
 from envsched_gnn.pool.toolworld.outline import Outline, outlines, worlds
-from envsched_gnn.pool.toolworld.solver import candidates, solve
-from envsched_gnn.pool.toolworld.task import reference, task_stream
+from envsched_gnn.pool.toolworld.task import task_stream
+from tests.pool.toolworld_solver import candidates, reference, solve
 
 IMPOSSIBLE = ToolWorldConfig(environments=32, tasks=12, impossible=1.0, trivial=0.0)
 TRIVIAL = ToolWorldConfig(environments=16, tasks=10, impossible=0.0, trivial=1.0)

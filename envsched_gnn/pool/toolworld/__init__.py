@@ -6,7 +6,7 @@ Does not know: execution, features, scheduling.
 Data: domains in `domains_public` and `domains_trade`, tools in `methods_query`, `methods_change` and `methods_option`, operations and
 patterns in `operations` and `patterns`, words in `names`.
 Code: `world` draws an environment's variant and `source` writes its class; `outline` decides label, depth and patterns of a task, `cast`
-and `state` its records, `task` and `prompt` the rest. `solver` is for tests.
+and `state` its records, `task` and `prompt` the rest.
 
 Every environment is drawn from its own random streams: environment i is the same however many there are.
 """

@@ -1,4 +1,6 @@
-"""The state-changing tools. Templates only; see `tool` for their form.
+"""The state-changing tools.
+
+Knows: templates only; see `tool` for their form. Does not know: any world, which tools an environment has.
 
 Each refuses to do twice what it did once, so that repeating a successful call changes nothing. What no tool ever lifts: a closed owner, a
 retired resource, a shut place, a finished or cancelled booking, staff off duty, and the fixed limits of a record.

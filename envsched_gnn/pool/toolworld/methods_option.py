@@ -1,4 +1,7 @@
-"""The optional state-changing tools, about owners, places and records. Templates only; see `tool` and `methods_change`."""
+"""The optional state-changing tools, about owners, places and records.
+
+Knows: templates only; see `tool` and `methods_change`. Does not know: any world, which tools an environment has.
+"""
 
 from envsched_gnn.pool.toolworld.methods_change import APPROVAL, KNOWN_OWNER, KNOWN_PLACE, STAFF_ID
 from envsched_gnn.pool.toolworld.methods_query import OWNER_ID, PLACE_ID

@@ -1,4 +1,6 @@
-"""The read-only tools. Templates only; see `tool` for their form.
+"""The read-only tools.
+
+Knows: templates only; see `tool` for their form. Does not know: any world.
 
 Scheduled operations that fell due are carried out before anything is read, as systems with lazy settlement do.
 """

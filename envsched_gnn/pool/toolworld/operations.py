@@ -1,4 +1,6 @@
-"""The operations that tasks are made of: how each is asked for, called, checked, and blocked for good. Data only.
+"""The operations that tasks are made of: how each is asked for, called, checked, and blocked for good.
+
+Knows: templates only. Does not know: any world, any record.
 
 `$name` is a name of the world or a value of the unit. `$final_X` and `$initial_X` are expressions for the record in slot X at the end and
 at reset. Every check of a unit demands the anchor of the unit's first operation too: a blocked first operation makes all of them

@@ -1,4 +1,6 @@
-"""The abstract patterns that recur across domains. A unit is one pattern applied to records of its own. Data only.
+"""The abstract patterns that recur across domains. A unit is one pattern applied to records of its own.
+
+Knows: which operations on which slots. Does not know: domains, records, labels.
 
 The pattern decides operations, gates, dependencies and kinds of checks, and with them how hard a task is.
 """

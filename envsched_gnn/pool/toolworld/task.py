@@ -83,12 +83,6 @@ def task_stream(seed: int, plan: Outline) -> random.Random:
     return stream(seed, "task", plan.key)
 
 
-def reference(seed: int, world: World, plan: Outline) -> list[Call]:
-    """Look-ups and changes in the order of the instruction: the gold trajectory of a possible task, a vain attempt at an impossible one."""
-    steps = stage(world, plan, task_stream(seed, plan)).steps
-    return [call for step in steps for call in (*step.lookups, step.call)]
-
-
 def _values(world: World, case: Case, state: Record, staff_id: str, rng: random.Random) -> dict[str, Any]:
     """Everything that the templates of a case's operations may name."""
     n, today = world.names, state["today"]

@@ -2,7 +2,7 @@
 
 Knows: the parts of a template. `$name` is a name of the world. A line that starts with `?feature ` stands only where the feature is on,
 one that starts with `!feature ` only where it is off.
-Does not know: any tool (they are in `methods_query` and `methods_change`), any world.
+Does not know: any tool (they are in `methods_query`, `methods_change` and `methods_option`), any world.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A bounded search for a trajectory that scores. For tests: what it never solves supports that a task is impossible.
+"""Ways to try a generated task without its gold trajectory: a bounded search, and the attempt that its plan implies.
 
-Knows: the tools, the initial state, the instruction and the score of a state (so far more than a policy).
-Does not know: gold trajectories, labels, patterns.
+Knows: the tools, the initial state, the instruction and the score of a state (so far more than a policy). What the search never solves
+supports that a task is impossible.
+Does not know: gold trajectories.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envsched_gnn.pool.episode import Episode, ToolError, run_check, share_passed
+from envsched_gnn.pool.toolworld.outline import Outline
+from envsched_gnn.pool.toolworld.task import stage, task_stream
+from envsched_gnn.pool.toolworld.world import World
 from envsched_gnn.records import Environment, Task
 
 Call = dict[str, Any]
@@ -59,6 +63,12 @@ def solve(environment: Environment, task: Task, budget: int = 1000) -> Found:
         if reached > best.score:
             best = Found(score=reached, trajectory=(*trajectory, call), evaluated=evaluated)
     return replace(best, evaluated=evaluated)
+
+
+def reference(seed: int, world: World, plan: Outline) -> list[Call]:
+    """Look-ups and changes in the order of the instruction: the gold trajectory of a possible task, a vain attempt at an impossible one."""
+    steps = stage(world, plan, task_stream(seed, plan)).steps
+    return [call for step in steps for call in (*step.lookups, step.call)]
 
 
 def candidates(environment: Environment, task: Task, state: State) -> Iterator[Call]:
