@@ -20,8 +20,6 @@ from envsched_gnn.eval.metrics import Bin
 
 BLUE, ORANGE, GREEN, RED, VIOLET, GREY = "#2a6fbb", "#e07b26", "#3d9a6d", "#c8423f", "#7d5ba6", "#9aa3ad"
 INK, LINE = "#2b3138", "#e3e7eb"
-MAX_ROWS = 120
-"""Environments a heat map shows at most."""
 
 STYLE: Any = {
     "svg.fonttype": "none",

@@ -1,6 +1,6 @@
 """What a run folder says, as arrays, and the few statistics the report draws from them.
 
-Knows: the files of a run folder, rank correlation, calibration bins.
+Knows: the files of a run folder, calibration bins, means over rounds that may lack a figure.
 Does not know: how a run is made, how a figure is drawn.
 """
 
@@ -20,6 +20,7 @@ from envsched_gnn.errors import HistoryError
 from envsched_gnn.history import group_statistics
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.records import REWARDED, RolloutGroup
+from envsched_gnn.schedule.metrics import rank_correlation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +153,9 @@ def _failures(groups: Sequence[RolloutGroup]) -> dict[str, str]:
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Rank correlation over the pairs where both are numbers, average ranks for ties; NaN if either is constant or fewer than 3 pairs."""
-    from scipy.stats import rankdata
-
     both = np.isfinite(x) & np.isfinite(y)
-    if both.sum() < 3:
-        return math.nan
-    a, b = rankdata(x[both]), rankdata(y[both])
-    if a.std() == 0 or b.std() == 0:
-        return math.nan
-    return float(np.corrcoef(a, b)[0, 1])
+    found = rank_correlation(x[both], y[both]) if both.sum() >= 3 else None
+    return math.nan if found is None else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +186,9 @@ def bins(predicted: np.ndarray, outcome: np.ndarray, count: int = 10) -> list[Bi
 def first_and_last(values: np.ndarray, share: float = 0.2) -> tuple[float, float, int]:
     """Means over the first and the last rounds (a fifth of the run, at least one), and how many rounds that is; NaN rounds are left out."""
     n = max(1, math.ceil(len(values) * share))
-    return _mean(values[:n]), _mean(values[-n:]), n
+    return mean_of(values[:n]), mean_of(values[-n:]), n
 
 
-def _mean(values: np.ndarray) -> float:
+def mean_of(values: np.ndarray) -> float:
+    """Mean of the rounds that have the figure; NaN if none has."""
     return float(np.nanmean(values)) if np.isfinite(values).any() else math.nan

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from envsched_gnn.eval import figures
-from envsched_gnn.eval.figures import BLUE, GREEN, GREY, MAX_ROWS, ORANGE, RED, VIOLET
-from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, read_run, spearman
+from envsched_gnn.eval.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
+from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, mean_of, read_run, spearman
 from envsched_gnn.files import write_atomic
+from envsched_gnn.history import ZERO_VARIANCE, informative
 
 TEMPLATES = Path(__file__).parent / "templates"
 POLICIES = {"envsched": "EnvSched, preset default,", "paper": "EnvSched, preset paper,", "uniform": "Uniform selection"}
@@ -28,8 +30,8 @@ MAX_TROUBLED = 25
 """Rows of the table of dead or failing tasks."""
 DEAD_AFTER = 2
 """Groups without any variance, and without one that had some, after which a task is listed as dead."""
-ZERO = 1e-12
-"""Variance that counts as none."""
+MAX_ROWS = 120
+"""Environments that the heat map shows at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +84,9 @@ def summary(folder: str | Path) -> dict[str, Any]:
     run = read_run(folder)
     names = ("variance_mean", "variance_median", "reward_mean", "reward_median", "zero_variance_share", "environments", "tools")
     ends = {name: first_and_last(run.column(name)) for name in names}
-    seconds = {stage: float(np.nanmean(run.column(f"seconds_{stage}"))) for stage in ("select", "rollout", "observe")}
+    seconds = {stage: _or_none(mean_of(run.column(f"seconds_{stage}"))) for stage in ("select", "rollout", "observe")}
     ranges = {
-        name: {"mean": _mean_of(run.column(name)), "first": _or_none(first), "last": _or_none(last)}
+        name: {"mean": _or_none(mean_of(run.column(name))), "first": _or_none(first), "last": _or_none(last)}
         for name, (first, last, _) in ends.items()
     }
     return {
@@ -105,10 +107,6 @@ def summary(folder: str | Path) -> dict[str, Any]:
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _mean_of(values: np.ndarray) -> float | None:
-    return float(np.nanmean(values)) if np.isfinite(values).any() else None
 
 
 def _lead(run: RunRecord) -> str:
@@ -182,7 +180,7 @@ def _reach(run: RunRecord, steps: np.ndarray) -> Section:
     used = sum(1 for e in run.pool["environments"] if e["tasks"])
     lines = (("environments", environments, BLUE), ("tools they offer", tools, VIOLET))
     svgs = tuple(figures.by_step(f"reach-{n}", steps, (line,), label=f"{line[0]} in the batch") for n, line in enumerate(lines))
-    held, offered = (_number(float(np.nanmean(column)), 1) for column in (environments, tools))
+    held, offered = (_number(mean_of(column), 1) for column in (environments, tools))
     caption = f"A batch held {held} of {used:,} environments on average, offering {offered} tools."
     return Section(title="Environments and tools in a batch", caption=caption, svgs=svgs, wide=True)
 
@@ -247,23 +245,25 @@ def _predictions(run: RunRecord) -> list[Section]:
     judged = f"Spearman rank correlation {_number(rho)} over {int(both.sum()):,} groups" + (
         " (constant: none is defined)." if math.isnan(rho) else "."
     )
-    p, informative = run.groups.p_informative[_warm(run)], np.where(np.isfinite(realised), realised > _floor(run), np.nan)
-    usable = np.isfinite(p) & np.isfinite(informative)
-    brier = float(np.mean((p[usable] - informative[usable]) ** 2)) if usable.any() else math.nan
+    p, was_informative = run.groups.p_informative[_warm(run)], _was_informative(run, realised)
+    usable = np.isfinite(p) & np.isfinite(was_informative)
+    brier = float(np.mean((p[usable] - was_informative[usable]) ** 2)) if usable.any() else math.nan
     caption = (
         f"Left: variance. {judged} Right: the probability that a group has any variance, against how often it had; "
         f"on the dashed line it is calibrated. Mean squared error {_number(brier, 3)}; always saying the average would give "
-        f"{_number(float(np.var(informative[usable])) if usable.any() else math.nan, 3)}. Only selected tasks are judged."
+        f"{_number(float(np.var(was_informative[usable])) if usable.any() else math.nan, 3)}. Only selected tasks are judged."
     )
     svgs = (
         figures.predicted_against_realised("predicted", predicted, realised, bins(predicted, realised)),
-        figures.reliability("calibration", bins(p, informative)),
+        figures.reliability("calibration", bins(p, was_informative)),
     )
     return [Section(title="Predicted against realised variance", caption=caption, svgs=svgs, wide=True)]
 
 
-def _floor(run: RunRecord) -> float:
-    return max(ZERO, float(run.config.get("predict", {}).get("v_floor", 0.0)))
+def _was_informative(run: RunRecord, realised: np.ndarray) -> np.ndarray:
+    """1 where a group's variance exceeds the run's v_floor, 0 where not, NaN where there is none."""
+    z = informative(torch.from_numpy(realised), run.config["predict"]["v_floor"]).numpy()
+    return np.where(np.isfinite(realised), z, np.nan)
 
 
 def _relaxed(run: RunRecord, steps: np.ndarray) -> list[Section]:
@@ -305,7 +305,7 @@ def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
     """A row of the table for the task whose groups stand at `at`, or None if there is nothing to tell."""
     variance, mean, failures = run.groups.variance[at], run.groups.mean[at], int(run.groups.failures[at].sum())
     known = np.isfinite(variance)
-    dead = int(known.sum()) >= DEAD_AFTER and float(np.ptp(mean[known])) <= ZERO and bool((variance[known] <= ZERO).all())
+    dead = int(known.sum()) >= DEAD_AFTER and float(np.ptp(mean[known])) <= ZERO_VARIANCE and bool((variance[known] <= ZERO_VARIANCE).all())
     if not dead and not failures:
         return None
     what = ["reward always " + _number(float(mean[known][0])) if dead else "", "failing" if failures else ""]

@@ -30,8 +30,10 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Preset
 from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, ROUNDS, SIZES, history, timed_graph
+from envsched_gnn.files import write_atomic
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.schedule import EnvSched
+from envsched_gnn.train.folder import commit
 
 COLUMNS = (
     *("preset", "environments", "records", "dimension", "tasks", "device", "threads"),
@@ -98,12 +100,6 @@ def measure(graph: HeteroData, preset: Preset, device: str, rounds: int) -> dict
     }
 
 
-def commit() -> str:
-    """Of the checkout, or empty."""
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
 def child(arguments: list[str], threads: int) -> dict[str, Any]:
     """Run this module in a fresh process and read the one line of JSON that it prints."""
     environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -153,7 +149,7 @@ def write(rows: list[dict[str, Any]], out: Path) -> None:
         "commit": commit(),
         "command": "python -m envsched_gnn.eval.speed",
     }
-    out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    write_atomic(out, (json.dumps({**about, "rows": rows}, indent=1) + "\n").encode())
 
 
 def main() -> None:

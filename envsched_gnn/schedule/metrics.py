@@ -6,6 +6,7 @@ Does not know: loggers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,10 +97,10 @@ def _latest(latest: Latest) -> dict[str, float]:
     return figures if correlation is None else figures | {"round/rank_correlation": correlation}
 
 
-def rank_correlation(predicted: list[float], realised: list[float]) -> float | None:
+def rank_correlation(predicted: Sequence[float] | np.ndarray, realised: Sequence[float] | np.ndarray) -> float | None:
     """Spearman's correlation, ties averaged; None where one side is constant."""
     if len(predicted) < 2:
         return None
-    a, b = (percentile_rank(torch.tensor(x, dtype=torch.float64)) - 0.5 for x in (predicted, realised))
+    a, b = (percentile_rank(torch.tensor(np.asarray(x), dtype=torch.float64)) - 0.5 for x in (predicted, realised))
     spread = float(a.square().sum() * b.square().sum())
     return float((a * b).sum()) / spread**0.5 if spread > 0 else None
