@@ -19,6 +19,9 @@ from envsched_gnn.errors import ConfigError
 
 Preset = Literal["default", "paper"]
 
+MAX_PENALTY = 1000.0
+"""Largest weight of the redundancy penalty (ours): scores, compared as 64-bit integers, leave no room for endless ones."""
+
 
 def _require(condition: bool, key: str, value: object, expected: str) -> None:
     if not condition:
@@ -136,7 +139,10 @@ class SelectConfig:
     def __post_init__(self) -> None:
         _require(self.batch_size >= 1, "select.batch_size", self.batch_size, "at least 1")
         _require(0 <= self.coverage_share <= 1, "select.coverage_share", self.coverage_share, "a share from 0 to 1")
-        _require(self.penalty >= 0, "select.penalty", self.penalty, "0 or more")
+        _require(
+            0 <= self.penalty <= MAX_PENALTY, "select.penalty", self.penalty, f"a weight from 0 to {MAX_PENALTY:g}; scores are at most 1"
+        )
+        _require(0 <= self.penalty_threshold <= 1, "select.penalty_threshold", self.penalty_threshold, "a similarity from 0 to 1")
         for name in ("per_round", "rolling"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"select.{name}", value, "at least 1, or nothing for the rule")
@@ -165,7 +171,7 @@ class RolloutConfig:
         _require(self.workers >= 1, "rollout.workers", self.workers, "at least 1")
         _require(self.memory_mb >= 256, "rollout.memory_mb", self.memory_mb, "at least 256")
         _require(0 <= self.skill_start <= 1, "rollout.skill_start", self.skill_start, "a probability")
-        _require(self.skill_gain >= 0, "rollout.skill_gain", self.skill_gain, "0 or more")
+        _require(0 <= self.skill_gain < math.inf, "rollout.skill_gain", self.skill_gain, "a number from 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +214,7 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
     table = _read_toml(Path(path)) if path is not None else {}
     for override in overrides:
         _apply_override(table, override)
-    return build(Config, table, prefix="")
+    return _build(Config, table)
 
 
 def to_table(config: Any) -> dict[str, Any]:
@@ -225,6 +231,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file. Give the path of a TOML file, for example configs/toolworld.toml.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Give the path of a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file ({error}).") from None
 
@@ -245,7 +253,7 @@ def _apply_override(table: dict[str, Any], override: str) -> None:
     table[name] = value
 
 
-def build(cls: Any, table: dict[str, Any], prefix: str = "") -> Any:
+def _build(cls: Any, table: dict[str, Any], prefix: str = "") -> Any:
     """A config dataclass from a plain table; `prefix` names the table in errors."""
     hints = typing.get_type_hints(cls)
     unknown = [key for key in table if key not in hints]
@@ -259,7 +267,7 @@ def build(cls: Any, table: dict[str, Any], prefix: str = "") -> Any:
 def _convert(hint: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
         _require(isinstance(value, dict), key, value, "a table")
-        return build(hint, value, f"{key}.")
+        return _build(hint, value, f"{key}.")
     allowed = typing.get_args(hint) or (hint,)
     if typing.get_origin(hint) is Literal:
         _require(value in allowed, key, value, "one of " + ", ".join(map(repr, allowed)))

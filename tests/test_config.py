@@ -54,6 +54,9 @@ def test_a_file_then_overrides(tmp_path: Path) -> None:
         (["select.coverage_share=2"], "a share from 0 to 1"),
         (["select.batch_size"], "expected key=value"),
         (["rollout.num_rollouts=1"], "one rollout has no variance"),
+        (["select.penalty=inf"], r"select\.penalty = inf: expected a weight from 0 to 1000"),
+        (["select.penalty_threshold=nan"], "a similarity from 0 to 1"),
+        (["rollout.skill_gain=inf"], "skill_gain = inf: expected a number from 0"),
     ],
 )
 def test_a_bad_setting_names_the_key_and_the_cure(overrides: list[str], match: str) -> None:
@@ -68,6 +71,8 @@ def test_a_bad_file(tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(ConfigError, match=r"bad\.toml: not a TOML file"):
             load_config(tmp_path / "bad.toml")
+    with pytest.raises(ConfigError, match=r"cannot be read.*Give the path of a TOML file"):
+        load_config(tmp_path)
 
 
 def test_toml_round_trip(tmp_path: Path) -> None:
