@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envsched_gnn.pool.episode import UNCOMPILED
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Environment, Status, Task
 from envsched_gnn.train.environments import play
@@ -38,7 +39,7 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TaskAudit:
     """What the audit found about one task."""
 
     env_id: str
@@ -78,7 +79,7 @@ class Row:
 class AuditReport:
     """What the audit found about a pool; prints as a table of findings."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TaskAudit, ...]
     """One a task, in pool order."""
     empty_environments: tuple[str, ...]
     """Environments without tasks."""
@@ -174,9 +175,8 @@ def audit(
         EnvSchedError: worker processes do not start.
     """
     began = time.monotonic()
-    environments = {environment.env_id: environment for environment in pool.environments}
-    trials = [Trial(environments[task.env_id], task, repeats) for task in pool.tasks]
-    bare = [environments[env_id] for env_id in pool.empty_environments if environments[env_id].env_type == "python_class"]
+    trials = [Trial(pool.environment_of[task.env_id], task, repeats) for task in pool.tasks]
+    bare = [pool.environment_of[env_id] for env_id in pool.empty_environments if pool.environment_of[env_id].env_type == "python_class"]
     empty = [Job(environment=environment, task=_bare(environment), requests=[{"op": "reset"}]) for environment in bare]
     jobs = [trial.job for trial in trials] + empty
     outcomes: list[dict[int, Outcome]] = [{} for _ in jobs]
@@ -209,7 +209,7 @@ class Trial:
         requests = [play(turns, limit, inspect=True)[0] for turns in tried for _ in range(repeats)]
         self.job = Job(environment=environment, task=task, requests=requests)
 
-    def judge(self, outcomes: Sequence[Outcome]) -> Row:
+    def judge(self, outcomes: Sequence[Outcome]) -> TaskAudit:
         """From the outcomes of `job`, in order."""
         noop, reached = list(outcomes[: self.repeats]), list(outcomes[self.repeats :])
         failed = next((outcome for outcome in outcomes if outcome.status != "ok"), None)
@@ -218,7 +218,7 @@ class Trial:
         top = self.high - 1e-9 * (self.high - self.low)
         well = [outcome.reply for outcome in outcomes if outcome.status == "ok"]
         steps = [reply["seconds"]["step"] / reply["calls"] for reply in well if reply["calls"]]
-        return Row(
+        return TaskAudit(
             env_id=self.task.env_id,
             task_id=self.task.task_id,
             status="ok" if failed is None else failed.status,
@@ -249,7 +249,7 @@ class Trial:
         if self.task.verifier.kind == "checks" and not sum(check.weight for check in checks) > 0:
             return "no check has a positive weight: no state can be scored"
         found = _checks(noop)
-        if checks and all(str(check.get("fault", "")).startswith("does not compile") for check in found) and found:
+        if checks and all(str(check.get("fault", "")).startswith(UNCOMPILED) for check in found) and found:
             return "no check compiles"
         if found and all(check.get("passed") is True for check in found):
             return "every check is true at reset"
@@ -274,9 +274,9 @@ def _differs(outcomes: Sequence[Outcome]) -> bool:
     return any(result != results[0] for result in results)
 
 
-def _failing(rows: Sequence[Row]) -> dict[str, str]:
+def _failing(rows: Sequence[TaskAudit]) -> dict[str, str]:
     """Environments of which no task gave a no-op reward."""
-    by_environment: dict[str, list[Row]] = defaultdict(list)
+    by_environment: dict[str, list[TaskAudit]] = defaultdict(list)
     for row in rows:
         by_environment[row.env_id].append(row)
     return {env_id: of[0].detail for env_id, of in by_environment.items() if all(row.noop_reward is None for row in of)}

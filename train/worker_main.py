@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from envsched_gnn.errors import EnvironmentFailureError
-from envsched_gnn.pool.episode import Episode, ToolError
+from envsched_gnn.pool.episode import Episode, ToolError, check_fault
 from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
 from envsched_gnn.train.limits import die_with_parent, filter_system_calls, forbid_processes, limit, violations
 
@@ -185,7 +185,9 @@ class Player:
         self._stage("score")
         passed = self._episode.passed()
         state, initial = self._episode.state(), copy.deepcopy(self._task.initial_state or {})
-        faults = ["" if ok else fault_of(check, state, initial) for check, ok in zip(self._task.verifier.checks, passed, strict=True)]
+        faults = [
+            "" if ok else check_fault(check.code, state, initial) for check, ok in zip(self._task.verifier.checks, passed, strict=True)
+        ]
         checks = [{"passed": ok, "fault": fault} for ok, fault in zip(passed, faults, strict=True)]
         self._began = ("idle", 0.0)  # the score alone is timed
         return checks
@@ -237,23 +239,6 @@ def next_turn(episode: Any) -> dict[str, Any]:
         return {"text": None, "withheld": []}
     messages = episode.next_turn()
     return {"text": None if messages is None else "\n".join(messages), "withheld": sorted(episode.withheld)}
-
-
-def fault_of(check: Check, state: Any, initial: Any) -> str:
-    """Why a check that does not pass cannot judge; empty if it can, and says no."""
-    try:
-        code = compile(check.code, "<check>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        return f"does not compile: {_text(error)[:300]}"
-    scope: dict[str, Any] = {"__name__": "envsched_check", "initial_state": initial}
-    try:
-        exec(code, scope)
-        result = scope["check_func"](state)
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as error:
-        return f"raises {type(error).__name__}: {_text(error)[:300]}"
-    return "" if isinstance(result, bool) else f"returns {type(result).__name__}, not bool"
 
 
 def environment_from(table: dict[str, Any]) -> Environment:

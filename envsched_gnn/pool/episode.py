@@ -17,6 +17,11 @@ from typing import Any
 from envsched_gnn.errors import EnvironmentFailureError
 from envsched_gnn.records import Environment, Task
 
+UNCOMPILED = "does not compile"
+"""How the fault of a check that is no Python begins."""
+MAX_FAULT = 300
+"""Characters of an exception that a fault quotes (ours)."""
+
 _numbers = itertools.count()
 
 
@@ -116,14 +121,34 @@ def policy_view(environment: Environment, task: Task) -> dict[str, Any]:
 
 def run_check(code: str, final_state: dict[str, Any], initial_state: dict[str, Any]) -> bool:
     """Run `check_func(final_state)` of `code`, which may read a global `initial_state`; True only if it returns True itself."""
-    scope: dict[str, Any] = {"__name__": "envsched_check", "initial_state": initial_state}
     try:
-        exec(_compiled_check(code), scope)
-        return scope["check_func"](final_state) is True
+        return _verdict(code, final_state, initial_state) is True
     except MemoryError:
         raise
     except (Exception, SystemExit):
         return False
+
+
+def check_fault(code: str, final_state: dict[str, Any], initial_state: dict[str, Any]) -> str:
+    """Why a check cannot judge a state: it does not compile (begins with UNCOMPILED), raises, or returns no bool; empty if it can."""
+    try:
+        _compiled_check(code)
+    except (SyntaxError, ValueError) as error:
+        return f"{UNCOMPILED}: {str(error)[:MAX_FAULT]}"
+    try:
+        result = _verdict(code, final_state, initial_state)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        return f"raises {type(error).__name__}: {str(error)[:MAX_FAULT]}"
+    return "" if isinstance(result, bool) else f"returns {type(result).__name__}, not bool"
+
+
+def _verdict(code: str, final_state: dict[str, Any], initial_state: dict[str, Any]) -> Any:
+    """What `check_func(final_state)` returns; whatever it raises goes on."""
+    scope: dict[str, Any] = {"__name__": "envsched_check", "initial_state": initial_state}
+    exec(_compiled_check(code), scope)
+    return scope["check_func"](final_state)
 
 
 def _is_dunder(name: str) -> bool:
