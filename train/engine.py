@@ -40,7 +40,6 @@ class ScriptedEngine:
         skill_gain: float = 0.02,
     ) -> None:
         self._pool = pool
-        self._environments = {environment.env_id: environment for environment in pool.environments}
         self._num_rollouts = num_rollouts
         self._workers = WorkerPool(workers, memory_mb)
         self.policy = ScriptedPolicy(pool, seed=seed, skill_start=skill_start, skill_gain=skill_gain)
@@ -76,11 +75,7 @@ class ScriptedEngine:
                 group = _group(picks[index], selection.step, rollouts[index])
                 known[group.group_id] = group
                 yield group
-        self.learn(known[pick.group_id] for pick in selection.picks)
-
-    def learn(self, groups: Iterable[RolloutGroup]) -> None:
-        """Let the policy practise on all groups of a round; `rollout` does so itself."""
-        self.policy.learn(groups)
+        self.policy.learn(known[pick.group_id] for pick in selection.picks)
 
     def state_dict(self) -> dict[str, Any]:
         """What the policy has practised, in plain JSON values."""
@@ -99,7 +94,7 @@ class ScriptedEngine:
                     f"selected task {pick.key!r} is not in the pool of this engine ({self._pool.source}). Use one pool for both."
                 )
             task = self._pool.tasks[self._pool.index_of[pick.key]]
-            environment = self._environments[task.env_id]
+            environment = self._pool.environment_of[task.env_id]
             acts = (self.policy.act(task, pick.group_id, k) for k in range(self._num_rollouts))
             requests, planned = zip(*(play(turns, environment.max_turns) for turns in acts), strict=True)
             jobs.append(Job(environment=environment, task=task, requests=requests))

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +64,11 @@ class Pool:
         return {key: row for row, key in enumerate(self.keys)}
 
     @cached_property
+    def environment_of(self) -> dict[str, Environment]:
+        """Environment of each env_id."""
+        return {environment.env_id: environment for environment in self.environments}
+
+    @cached_property
     def env_index(self) -> np.ndarray:
         """Row of each task's environment, [tasks] int64."""
         import numpy as np
@@ -112,7 +117,7 @@ def _object(value: Any) -> dict[str, Any]:
     raise TypeError(f"{type(value).__name__} {value!r:.80}")
 
 
-def _reject_duplicates(names: object, what: str) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]  # type: ignore[call-overload]
+def _reject_duplicates(names: Iterable[str], what: str) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise PoolError(f"{what} {twice[0]!r} stands more than once ({len(twice)} such). Identities must be unique.")

@@ -65,10 +65,9 @@ def recorded(pool: Pool) -> dict[str, tuple[Turns, float]]:
 
 def references(pool: Pool) -> dict[str, Turns]:
     """For each task that has one, by identity: its gold trajectory, else its recorded episode."""
-    environments = {environment.env_id: environment for environment in pool.environments}
     found = {key: turns for key, (turns, _) in recorded(pool).items() if key in pool.index_of}
     for task in pool.tasks:
-        turns = gold(environments[task.env_id], task)
+        turns = gold(pool.environment_of[task.env_id], task)
         if turns is not None:
             found[task.key] = turns
     return found

@@ -46,7 +46,7 @@ class ScriptedPolicy:
     """
 
     def __init__(self, pool: Pool, *, seed: int = 0, skill_start: float = 0.35, skill_gain: float = 0.02) -> None:
-        self._environments = {environment.env_id: environment for environment in pool.environments}
+        self._environments = pool.environment_of
         self._references = references(pool)
         self._spans = dict(zip(pool.keys, pool.reward_ranges, strict=True))
         self._seed = seed
