@@ -87,8 +87,7 @@ def within_vectors(pool: Pool, readings: Sequence[TaskReading], report: Report) 
     """The six views joined, [tasks, columns] float64."""
     blocks = []
     for number, view in enumerate(VIEWS):
-        pieces = [view.pieces(task, reading) for task, reading in zip(pool.tasks, readings, strict=True)]
-        blocks.append(tfidf(pieces, view.tokens))
+        blocks.append(tfidf(view.counts(pool.tasks, readings)))
         report("views", (number + 1) / len(VIEWS))
     return join_blocks(blocks, len(pool.tasks))
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envsched_gnn.features.effects import MethodFacts, read_function
+from envsched_gnn.features.effects import read_function
+from envsched_gnn.features.method import MethodFacts
 from envsched_gnn.features.places import Place
 from envsched_gnn.features.syntax import in_source_order, parse
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from envsched_gnn.features.syntax import by_level
 
 if TYPE_CHECKING:
     from envsched_gnn.features.places import Places
@@ -63,18 +65,15 @@ def _name(node: ast.AST) -> str:
 
 def guard_gates(test: ast.expr, failure: ast.stmt, context: Context) -> set[str]:
     """Gate types of one guard: of each operand of its and / or, with the failure's message as a hint."""
-    message = _text(failure)
+    message = _text(by_level(failure))
     operands = test.values if isinstance(test, ast.BoolOp) else [test]
     return {_gate(operand, message, context) for operand in operands}
 
 
 def _gate(test: ast.expr, message: str, context: Context) -> str:
-    text = f"{_text(test)} {message}"
-    touched = any(
-        context.places.of(node) is not None
-        for node in ast.walk(test)
-        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
-    )
+    nodes = by_level(test)
+    own = _text(nodes)
+    text = f"{own} {message}"
     if _AUTHORIZATION.search(text):
         return "authorization"
     if _ELIGIBILITY.search(text):
@@ -84,14 +83,15 @@ def _gate(test: ast.expr, message: str, context: Context) -> str:
         return missing
     if _UNIQUE.search(message) or _present(test, context):
         return "uniqueness"
-    ordered = any(isinstance(op, _ORDERED) for node in ast.walk(test) if isinstance(node, ast.Compare) for op in node.ops)
-    if ordered and _TEMPORAL.search(_text(test)):
+    ordered = any(isinstance(op, _ORDERED) for node in nodes if isinstance(node, ast.Compare) for op in node.ops)
+    if ordered and _TEMPORAL.search(own):
         return "temporal"
+    touched = any(context.places.of(node) is not None for node in nodes)
     if ordered and (touched or _CAPACITY.search(text)):
         return "capacity_or_limit"
     if touched:
-        return "capacity_or_limit" if _CAPACITY.search(_text(test)) and ordered else "state_precondition"
-    return "temporal" if _TEMPORAL.search(_text(test)) else "value_range"
+        return "state_precondition"
+    return "temporal" if _TEMPORAL.search(own) else "value_range"
 
 
 def _missing(test: ast.expr, context: Context) -> str | None:
@@ -124,16 +124,15 @@ def _present(test: ast.expr, context: Context) -> bool:
     return False
 
 
-def _text(node: ast.AST) -> str:
-    return " ".join(_strings(node)).replace("_", " ").lower()
+def _text(nodes: Sequence[ast.AST]) -> str:
+    return " ".join(_strings(nodes)).replace("_", " ").lower()
 
 
-def _strings(node: ast.AST) -> Iterator[str]:
-    for child in ast.walk(node):
-        match child:
-            case ast.Constant(value=str() as value):
-                yield value
-            case ast.Name(id=name):
-                yield name
-            case ast.Attribute(attr=name):
-                yield name
+def _strings(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

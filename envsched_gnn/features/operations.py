@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from envsched_gnn.features.effects import MethodFacts, read_class
+from envsched_gnn.features.effects import read_class
+from envsched_gnn.features.method import MethodFacts
 from envsched_gnn.records import Environment
 
 OPS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 ANY = "*"
 """An entity id or attribute that is known only at run time."""
@@ -16,8 +16,7 @@ ANY = "*"
 _CONTAINERS = frozenset({"list", "sorted", "reversed", "tuple", "set", "iter", "next", "min", "max", "filter"})
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A part of the state: a state key and the path below it (constants, or ANY)."""
 
     key: str
@@ -30,7 +29,10 @@ class Place:
     @property
     def attribute(self) -> str:
         """Its attribute: the first constant of the path; ANY for a whole entity, `` for the value itself."""
-        return next((part for part in self.path if part != ANY), ANY if self.path else "")
+        for part in self.path:
+            if part != ANY:
+                return part
+        return ANY if self.path else ""
 
 
 class Places:
@@ -73,28 +75,31 @@ class Places:
 
     def of(self, node: ast.AST | None) -> Place | None:
         """The part of the state that an expression stands for, if it is one."""
-        match node:
-            case ast.Name(id=name):
-                return self.names.get(name)
-            case ast.Attribute(value=value, attr=attribute):
-                if is_self(value):
-                    return Place(attribute) if attribute in self.keys else None
-                owner = self.of(value)
-                return owner.below(attribute) if owner else None
-            case ast.Subscript(value=value, slice=key):
-                return self._at(value, key)
-            case ast.BoolOp(values=values):
-                return next((place for value in values if (place := self.of(value))), None)
-            case ast.IfExp(body=body, orelse=orelse):
-                return self.of(body) or self.of(orelse)
-            case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Starred(value=value):
-                return self.of(value)
-            case ast.ListComp(elt=element) | ast.SetComp(elt=element) | ast.GeneratorExp(elt=element):
-                inner = self.of(element)
-                return Place(inner.key, inner.path[:-1]) if inner and inner.path[-1:] == (ANY,) else None
-            case ast.Call():
-                return self._of_call(node)
-        return None
+        look = _LOOKS.get(type(node))
+        return look(self, node) if look is not None else None
+
+    def _of_name(self, node: ast.Name) -> Place | None:
+        return self.names.get(node.id)
+
+    def _of_attribute(self, node: ast.Attribute) -> Place | None:
+        if is_self(node.value):
+            return Place(node.attr) if node.attr in self.keys else None
+        owner = self.of(node.value)
+        return owner.below(node.attr) if owner else None
+
+    def _of_subscript(self, node: ast.Subscript) -> Place | None:
+        return self._at(node.value, node.slice)
+
+    def _of_choice(self, node: ast.BoolOp | ast.IfExp) -> Place | None:
+        values = node.values if isinstance(node, ast.BoolOp) else (node.body, node.orelse)
+        return next((place for value in values if (place := self.of(value))), None)
+
+    def _of_value(self, node: ast.NamedExpr | ast.Await | ast.Starred) -> Place | None:
+        return self.of(node.value)
+
+    def _of_display(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Place | None:
+        inner = self.of(node.elt)
+        return Place(inner.key, inner.path[:-1]) if inner and inner.path[-1:] == (ANY,) else None
 
     def _at(self, value: ast.expr, key: ast.expr) -> Place | None:
         """`value[key]`."""
@@ -117,14 +122,6 @@ class Places:
                 return inner.below(ANY) if inner and name in ("next", "min", "max") else inner
         return None
 
-    def expectations(self, left: ast.expr, right: ast.expr) -> Iterator[tuple[Place, object]]:
-        """Places of a comparison, with the constants on its other side."""
-        for one, other in ((left, right), (right, left)):
-            place = self.of(one)
-            values = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
-            if place is not None:
-                yield from ((place, value.value) for value in values if isinstance(value, ast.Constant))
-
     def bind_element(self, target: ast.AST, iterable: ast.expr) -> None:
         """`for o in self.orders.values()`, `for id, o in self.orders.items()`, `for n, o in enumerate(...)`."""
         pair = isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) == 2
@@ -136,6 +133,28 @@ class Places:
             self.names.pop(name, None)
         if place is not None and isinstance(element, ast.Name):
             self.names[element.id] = place.below(ANY)
+
+
+_LOOKS: dict[type, Callable[[Places, Any], Place | None]] = {
+    ast.Name: Places._of_name,
+    ast.Attribute: Places._of_attribute,
+    ast.Subscript: Places._of_subscript,
+    ast.BoolOp: Places._of_choice,
+    ast.IfExp: Places._of_choice,
+    ast.NamedExpr: Places._of_value,
+    ast.Await: Places._of_value,
+    ast.Starred: Places._of_value,
+    ast.ListComp: Places._of_display,
+    ast.SetComp: Places._of_display,
+    ast.GeneratorExp: Places._of_display,
+    ast.Call: Places._of_call,
+}
+
+
+def expectations(place: Place, other: ast.expr) -> Iterator[tuple[Place, object]]:
+    """A place with the constants that it is compared with."""
+    values = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
+    return ((place, value.value) for value in values if isinstance(value, ast.Constant))
 
 
 def is_self(node: ast.AST) -> bool:

@@ -25,18 +25,33 @@ def parse(source: str) -> ast.Module | None:
         return None
 
 
+_NO_NODES = frozenset({"ctx", "id", "attr", "arg", "kind", "type_comment", "is_async", "simple", "conversion", "asname", "module", "level"})
+_FIELDS: dict[type, tuple[str, ...]] = {
+    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+"""Fields of each node type that can hold nodes."""
+
+
 def children(node: ast.AST) -> list[ast.AST]:
-    """Child nodes in source order, without load / store contexts. `ast.iter_child_nodes`, but twice as fast."""
+    """Child nodes in source order, without load / store contexts. `ast.iter_child_nodes`, but several times as fast."""
     found: list[ast.AST] = []
-    for name in node._fields:
-        if name == "ctx":
-            continue
+    for name in _FIELDS[type(node)]:
         value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
-            found.append(value)
-        elif isinstance(value, list):
+        if isinstance(value, list):
             found += [child for child in value if isinstance(child, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
     return found
+
+
+def by_level(tree: ast.AST) -> list[ast.AST]:
+    """All nodes but contexts, breadth first, as `ast.walk`."""
+    nodes = [tree]
+    for node in nodes:
+        nodes += children(node)
+    return nodes
 
 
 def in_source_order(tree: ast.AST) -> list[ast.AST]:

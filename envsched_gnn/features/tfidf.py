@@ -17,21 +17,22 @@ from sklearn.preprocessing import normalize
 Piece = TypeVar("Piece", bound=Hashable)
 
 
-def tfidf(documents: Sequence[Sequence[Piece]], tokens: Callable[[Piece], list[str]]) -> sparse.csr_matrix | None:
+def tfidf(counts: sparse.csr_matrix | None) -> sparse.csr_matrix | None:
     """Rows of unit length: (1 + ln tf) (1 + ln((1 + n) / (1 + df))), divided by their norm. [documents, vocabulary] float64 CSR.
 
-    A document's tokens are those of its pieces, with repetition; equal pieces are tokenised once. The vocabulary is sorted, so the columns
-    do not depend on the order of the documents. Rows without tokens are empty. None if no document has a token.
+    Takes token counts and overwrites them. Rows without tokens stay empty; None stays None.
     """
-    counts = count(documents, tokens)
     if counts is None:
         return None
-    weighted = TfidfTransformer(sublinear_tf=True, smooth_idf=True, norm="l2").fit_transform(counts)
-    return weighted.tocsr()
+    return TfidfTransformer(sublinear_tf=True, smooth_idf=True, norm="l2").fit(counts).transform(counts, copy=False)
 
 
 def count(documents: Sequence[Sequence[Piece]], tokens: Callable[[Piece], list[str]]) -> sparse.csr_matrix | None:
-    """Token counts [documents, vocabulary] = (documents x unique pieces) (unique pieces x vocabulary)."""
+    """Token counts [documents, vocabulary] = (documents x unique pieces) (unique pieces x vocabulary), float64 CSR.
+
+    A document's tokens are those of its pieces, with repetition; equal pieces are tokenised once. The vocabulary is sorted, so the columns
+    do not depend on the order of the documents. None if no document has a token.
+    """
     row_of: dict[Piece, int] = {}
     columns = [row_of.setdefault(piece, len(row_of)) for document in documents for piece in document]
     starts = np.concatenate([[0], np.cumsum([len(document) for document in documents])])

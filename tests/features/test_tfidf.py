@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsched_gnn.features.tfidf import character_tokens, join_blocks, ngrams, tfidf, word_tokens
+from envsched_gnn.features.tfidf import character_tokens, count, join_blocks, ngrams, tfidf, word_tokens
 
 
 def test_two_documents_by_hand() -> None:
     """n = 2: idf(red) = ln(3/3) + 1 = 1, idf(ball) = idf(cube) = ln(3/2) + 1 = 1.4054651; tf(red, red) = 1 + ln 2 = 1.6931472."""
-    block = tfidf([["red ball"], ["red red cube"]], word_tokens)
+    block = tfidf(count([["red ball"], ["red red cube"]], word_tokens))
     assert block is not None
     # columns ball, cube, red; norms sqrt(1.4054651^2 + 1) = 1.7249151 and sqrt(1.4054651^2 + 1.6931472^2) = 2.2004726
     expected = [[0.8148025, 0.0, 0.5797387], [0.0, 0.6387105, 0.7694470]]
@@ -19,16 +19,16 @@ def test_two_documents_by_hand() -> None:
 
 
 def test_pieces_count_like_one_text_but_ngrams_stay_inside() -> None:
-    whole = tfidf([["a b"], ["a a"]], lambda text: word_tokens(text, (1, 2)))
-    split = tfidf([["a", "b"], ["a", "a"]], lambda text: word_tokens(text, (1, 2)))
+    whole = tfidf(count([["a b"], ["a a"]], lambda text: word_tokens(text, (1, 2))))
+    split = tfidf(count([["a", "b"], ["a", "a"]], lambda text: word_tokens(text, (1, 2))))
     assert whole is not None
     assert split is not None
     assert (whole.shape, split.shape) == ((2, 4), (2, 2))
 
 
 def test_joined_blocks_average_the_cosines_of_those_present() -> None:
-    first = tfidf([["x"], ["x"], []], word_tokens)
-    second = tfidf([["p"], ["q"], ["q"]], word_tokens)
+    first = tfidf(count([["x"], ["x"], []], word_tokens))
+    second = tfidf(count([["p"], ["q"], ["q"]], word_tokens))
     joined = join_blocks([first, None, second], 3)
     products = (joined @ joined.T).toarray()
     assert products[0, 1] == pytest.approx(0.5)  # (1 + 0) / 2
@@ -37,7 +37,7 @@ def test_joined_blocks_average_the_cosines_of_those_present() -> None:
 
 
 def test_no_tokens_at_all() -> None:
-    assert tfidf([[], [""]], word_tokens) is None
+    assert tfidf(count([[], [""]], word_tokens)) is None
     assert join_blocks([None], 2).shape == (2, 0)
 
 
@@ -52,7 +52,7 @@ def test_unit_rows_and_any_order(documents: list[list[str]], random: object) -> 
     """Any text, lone surrogates included: rows are non-negative, of length 1 or 0, and follow their documents in any order."""
     order = list(range(len(documents)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    block, shuffled = tfidf(documents, word_tokens), tfidf([documents[row] for row in order], word_tokens)
+    block, shuffled = tfidf(count(documents, word_tokens)), tfidf(count([documents[row] for row in order], word_tokens))
     if block is None:
         assert shuffled is None
         return
