@@ -94,7 +94,7 @@ def task_of(row: Row) -> Task:
         verifier=_verifier(row),
         ground_truth=row.values.get("ground_truth"),
         reward_range=row.reward_range(),
-        info=row.value("info", dict, "an object", {}),
+        info=_info(row),
     )
 
 
@@ -103,6 +103,14 @@ def _identity(row: Row, name: str) -> str:
     if not text:
         raise row.error(name, text, "a string that is not empty")
     return text
+
+
+def _info(row: Row) -> dict[str, Any]:
+    """Passed through; only the mark that we read ourselves is checked, as the text "no" would count as true."""
+    info = row.value("info", dict, "an object", {})
+    if not isinstance(info.get("held_out"), bool | None):
+        raise row.error("info.held_out", info["held_out"], "true or false")
+    return dict(info)
 
 
 def _max_turns(row: Row) -> int:

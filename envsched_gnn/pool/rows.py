@@ -7,7 +7,7 @@ Does not know: the names of any file format's fields.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from envsched_gnn.errors import PoolError, message
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Environment, Task
 
+LARGEST = sys.float_info.max
+"""An integer of JSON may be larger than any float."""
 _SHOWN = 80
 """Characters of a wrong value that a message quotes."""
 
@@ -63,7 +65,7 @@ class Row:
     def number(self, name: str, low: float, default: float) -> float:
         """A finite number of at least `low`."""
         value = self.value(name, (int, float), f"a number of at least {low:g}", default)
-        if not low <= value < math.inf:
+        if not low <= value <= LARGEST:
             raise self.error(name, value, f"a finite number of at least {low:g}")
         return float(value)
 
@@ -73,9 +75,9 @@ class Row:
         if self.values.get(name) is None:
             return None
         value = self.value(name, (list, tuple), expected)
-        if len(value) != 2 or any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in value):
+        if len(value) != 2 or any(isinstance(end, bool) or not isinstance(end, int | float) for end in value):
             raise self.error(name, value, expected)
-        if not value[0] < value[1]:
+        if not all(abs(end) <= LARGEST for end in value) or not 0 < float(value[1]) - float(value[0]) <= LARGEST:
             raise self.error(name, value, expected)
         return float(value[0]), float(value[1])
 
