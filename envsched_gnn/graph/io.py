@@ -7,6 +7,7 @@ Does not know: how a graph is built or used.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,7 +55,7 @@ def save_graph(graph: HeteroData, path: str | Path) -> None:
     """Write a graph, whole or not at all. Edges are left out: they depend on what was observed."""
     tensors = {name: graph["task"][name].detach().cpu().contiguous() for name in _TENSORS}
     attributes = {name: graph[name] for name in _ATTRIBUTES}
-    content = {"format": FORMAT, "version": VERSION, "tensors": tensors, "attributes": attributes, "digest": _digest(tensors)}
+    content = {"format": FORMAT, "version": VERSION, "tensors": tensors, "attributes": attributes, "digest": _digest(tensors, attributes)}
     _write(Path(path), lambda file: torch.save(content, file))
 
 
@@ -139,15 +140,15 @@ def _flaw(content: Mapping[str, Any]) -> str:
     for name, kind in _ATTRIBUTES.items():
         if not isinstance(attributes.get(name), kind):
             return f"{name} is not a {kind.__name__}"
-    if content.get("digest") != _digest(tensors):
-        return "the tensors do not match their digest"
+    if content.get("digest") != _digest(tensors, attributes):
+        return "the tensors or attributes do not match their digest"
     if len(attributes["task_ids"]) != tensors["env_index"].numel():
         return f"{len(attributes['task_ids'])} task ids for {tensors['env_index'].numel()} tasks"
     return ""
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: Mapping[str, Tensor], attributes: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps([attributes[name] for name in _ATTRIBUTES], sort_keys=True).encode())
     for name in _TENSORS:
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tuple(tensor.shape)}".encode())

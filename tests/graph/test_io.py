@@ -114,6 +114,27 @@ def test_other_content(change: dict, words: str, graph: HeteroData, tmp_path: Pa
         load_graph(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_ids", ["drop", "keep", "place", "return", "ship"]),
+        ("task_ids", [1, 2, 3, 4, 5]),
+        ("env_ids", ["shop"]),
+        ("within_k", -3),
+        ("pool_hash", ""),
+    ],
+)
+def test_attributes_are_covered_by_the_digest(name: str, value: object, graph: HeteroData, tmp_path: Path) -> None:
+    path = tmp_path / "g.pt"
+    save_graph(graph, path)
+    content = torch.load(path, weights_only=True)
+    assert content["attributes"][name] != value
+    content["attributes"][name] = value
+    torch.save(content, path)
+    with pytest.raises(GraphError, match="damaged: the tensors or attributes do not match"):
+        load_graph(path)
+
+
 def test_failed_write_keeps_the_old_file(graph: HeteroData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "g.pt"
     save_graph(graph, path)
