@@ -6,7 +6,9 @@ Does not know: similarities, the graph, torch, rewards. Gold trajectories are ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +50,25 @@ def build_features(pool: Pool, *, records: Mapping[str, AbstractRecord] | None =
 
     `records` (task key -> record, for example from `features.llm`) replace the static ones where they stand.
     """
-    report = report or (lambda stage, share: None)
+    with _no_collector():
+        return _build(pool, records or {}, report or (lambda stage, share: None))
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Syntax trees set the garbage collector off over and over, on a whole pool, for nothing: no tree or table here refers to itself."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _build(pool: Pool, records: Mapping[str, AbstractRecord], report: Report) -> Features:
     readings = read_pool(pool, report)
-    chosen = [(records or {}).get(key, reading.record) for key, reading in zip(pool.keys, readings, strict=True)]
+    chosen = [records.get(key, reading.record) for key, reading in zip(pool.keys, readings, strict=True)]
     unique: dict[AbstractRecord, int] = {}
     record_index = np.array([unique.setdefault(record, len(unique)) for record in chosen], dtype=np.int64)
     cross = record_vectors(tuple(unique), record_index)

@@ -57,7 +57,7 @@ class Method:
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         self.parameters = tuple(argument.arg for argument in arguments if argument.arg != "self")
         self.state = state
-        self.places = Places(keys, self.returned, state)
+        self.places = Places(keys, lambda call: _returned(call, helpers), state)
         self.place = self.places.of
         self.reads: set[tuple[str, str]] = set()
         self.writes: set[tuple[str, str]] = set()
@@ -185,7 +185,7 @@ class Method:
         self.visit_all(children(node))
 
     def visit_call(self, node: ast.Call) -> None:
-        helper = self.helper(node)
+        helper = _helper(node, self.helpers)
         if helper is not None:
             self.include(helper, node)
         if isinstance(node.func, ast.Attribute):
@@ -271,13 +271,6 @@ class Method:
 
     # Helpers of the class
 
-    def returned(self, node: ast.Call) -> Place | None:
-        helper = self.helper(node)
-        return helper.returns if helper else None
-
-    def helper(self, node: ast.Call) -> MethodFacts | None:
-        return self.helpers(node.func.attr) if isinstance(node.func, ast.Attribute) and is_self(node.func.value) else None
-
     def include(self, facts: MethodFacts, node: ast.Call) -> None:
         self.reads |= facts.reads
         self.inserts |= facts.inserts
@@ -292,6 +285,16 @@ class Method:
         for parameter, key in facts.id_parameters.items():
             if parameter in given:
                 self.names_entity(Place(key), given[parameter])
+
+
+def _helper(node: ast.Call, helpers: Helpers) -> MethodFacts | None:
+    """Facts of the method that `self.method(...)` calls."""
+    return helpers(node.func.attr) if isinstance(node.func, ast.Attribute) and is_self(node.func.value) else None
+
+
+def _returned(node: ast.Call, helpers: Helpers) -> Place | None:
+    helper = _helper(node, helpers)
+    return helper.returns if helper else None
 
 
 _VISITS: dict[type, Callable[[Method, Any], None]] = {

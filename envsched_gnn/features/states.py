@@ -37,10 +37,12 @@ def count_states(states: Iterable[Any]) -> sparse.csr_matrix | None:
         for number, (path, key, value) in enumerate(_leaves(state)):
             if number == MAX_LEAVES:
                 break
-            for table, item in ((places[key], path), (values[key.rpartition(".")[2]], str(value)[:MAX_TEXT])):
-                column = table.setdefault(item, size)
-                size += column == size
-                found.append(column)
+            place = places[key].setdefault(path, size)
+            size += place == size
+            named = values[key.rpartition(".")[2]].setdefault(str(value)[:MAX_TEXT], size)
+            size += named == size
+            found.append(place)
+            found.append(named)
         starts.append(len(found))
     if not size:
         return None

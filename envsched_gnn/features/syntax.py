@@ -39,7 +39,7 @@ def children(node: ast.AST) -> list[ast.AST]:
     found: list[ast.AST] = []
     for name in _FIELDS[type(node)]:
         value = getattr(node, name, None)
-        if isinstance(value, list):
+        if type(value) is list:
             found += [child for child in value if isinstance(child, ast.AST)]
         elif isinstance(value, ast.AST):
             found.append(value)
@@ -60,7 +60,8 @@ def in_source_order(tree: ast.AST) -> list[ast.AST]:
     while stack:
         node = stack.pop()
         nodes.append(node)
-        below = children(node)
-        below.reverse()
-        stack += below
+        if _FIELDS[type(node)]:
+            below = children(node)
+            below.reverse()
+            stack += below
     return nodes
