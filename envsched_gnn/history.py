@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from envsched_gnn.errors import HistoryError
 from envsched_gnn.ops import segment_sum
 from envsched_gnn.records import Evidence
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 STATS = ("variance", "mean", "dispersion")
 """Order of the dimension `stats`."""

@@ -6,15 +6,11 @@ Does not know: tasks, relations, history.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import scipy.sparse
 import torch
+from jaxtyping import Float, Int, Num
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 try:
     import torch_scatter
@@ -80,7 +76,7 @@ def _percentile_rank_packed(key: np.ndarray) -> np.ndarray:
     return rank
 
 
-def sort(x: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
+def sort(x: Num[Tensor, "*batch N"]) -> Num[Tensor, "*batch N"]:
     """Values in ascending order along the last dimension."""
     return torch.sort(x).values if x.is_cuda else torch.from_numpy(np.sort(x.numpy()))
 

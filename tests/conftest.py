@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 
+from tests import typecheck
+
+GREEDY = ("coverage", "exposure", "greedy", "keys", "quotas", "redundancy")
+SHAPED = ("ops", "history", "graph.similarity", "graph.neighbors", "predict", *(f"schedule.{part}" for part in GREEDY))
+install_import_hook([f"envsched_gnn.{part}" for part in SHAPED], f"{typecheck.__name__}.typecheck")
 torch.set_num_threads(1)
 
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from envsched_gnn.graph.similarity import GRID, cross_similarity, within_similarity
 from envsched_gnn.ops import sort
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-    from torch_geometric.data import HeteroData
 
 Relation = Literal["within", "cross"]
 RELATIONS: tuple[Relation, ...] = ("within", "cross")

@@ -6,14 +6,10 @@ Does not know: who is a neighbour, what was observed, what the vectors mean.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch_geometric.data import HeteroData
+from torch_geometric.data import HeteroData
 
 GRID = 2.0**20
 """Similarities are multiples of 1/GRID, so that equal pairs tie exactly on every device (ours)."""

@@ -7,13 +7,12 @@ Does not know: quotas, batches, exposure (schedule).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from torch_geometric.data import HeteroData
+from torch_geometric.data import HeteroData
 
-    from envsched_gnn.history import GroupStatistics
-    from envsched_gnn.records import Evidence, Prediction
+from envsched_gnn.history import GroupStatistics
+from envsched_gnn.records import Evidence, Prediction
 
 
 class Predictor(Protocol):

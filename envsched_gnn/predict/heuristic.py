@@ -7,10 +7,12 @@ Does not know: quotas, batches, learned models.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Preset
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors
@@ -19,10 +21,6 @@ from envsched_gnn.ops import percentile_rank
 from envsched_gnn.predict import mixture, paper
 from envsched_gnn.predict.propagate import relation_estimate, shrink
 from envsched_gnn.records import Evidence, Prediction
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch_geometric.data import HeteroData
 
 EXPERT_PARTS = ("informative_weight", "informative_estimate", "prior_level", "prior_within", "prior_cross")
 """Parts of a Prediction that the experts read."""

@@ -7,13 +7,11 @@ Does not know: how priors are propagated, which tasks were chosen.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 PRIORS = ("level", "within", "cross", "mean")
 """What an expert falls back on: the level l, one relation's estimate, or the mean of both (ours)."""

@@ -6,14 +6,10 @@ Does not know: where estimates come from, what the rank is used for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from jaxtyping import Float
 from torch import Tensor
 
 from envsched_gnn.ops import percentile_rank, quantile_map, sort
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 GRAPH_STRENGTH = 2.0
 """Pseudo-weight of the reference in a relation estimate (paper)."""

@@ -8,16 +8,12 @@ A column is one statistic under one half-life. `group [columns]` says which weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from envsched_gnn.graph.neighbors import NeighborLists
 from envsched_gnn.ops import weighted_gather
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 
 def relation_estimate(

@@ -6,17 +6,12 @@ Does not know: where exposure, evidence and informativeness come from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.ops import weighted_gather
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    from envsched_gnn.graph.neighbors import Neighbors
-    from envsched_gnn.records import Evidence, Prediction
+from envsched_gnn.records import Evidence, Prediction
 
 EXPOSURE_SCALE = 16.0
 """Selections after which the exploitation score has fallen to 0.71 (paper)."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 HALF_LIFE = 8.0
 """Steps; half-life of the environment exposure n_e (ours, the long horizon of the paper)."""

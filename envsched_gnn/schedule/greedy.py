@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from envsched_gnn.records import Phase, Quota
 from envsched_gnn.schedule.quotas import RELAXED, Quotas
 from envsched_gnn.schedule.redundancy import Redundancy
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 SCALE = 2.0**32
 """Scores are compared as integers round(score SCALE), so that rounding noise orders nothing (ours)."""
@@ -166,7 +163,7 @@ class Shortlist:
             self.records = greedy.redundancy.record_index[self.task]
             self.vectors = greedy.redundancy.record_vectors(self.records)
             for task in greedy.picked:
-                self._penalise(task, self._in_environment(greedy.redundancy.env_index[task]))
+                self._penalise(task, self._in_environment(int(greedy.redundancy.env_index[task])))
 
     @property
     def is_final(self) -> bool:
@@ -218,7 +215,7 @@ class Shortlist:
         self.penalty[hit] = np.maximum(self.penalty[hit], penalty)
         return hit
 
-    def _value(self, at: Int[np.ndarray, " n"] | int) -> np.ndarray:
+    def _value(self, at: Int[np.ndarray, " n"] | int) -> np.ndarray | np.float64:
         """base / (1 + picks of the environment) - penalty, the division where the phase spreads."""
         base = self.base[at]
         if self.phase.spread:

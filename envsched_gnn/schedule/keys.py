@@ -6,13 +6,9 @@ Does not know: what is being ordered. Nothing to save: the same seed, step and t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from jaxtyping import Int
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
 
 
 def _signed(bits: int) -> int:

@@ -7,15 +7,12 @@ Does not know: scores, eligibility, who picks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from envsched_gnn.config import SelectConfig
 from envsched_gnn.records import Quota
-
-if TYPE_CHECKING:
-    from envsched_gnn.config import SelectConfig
-    from envsched_gnn.schedule.exposure import Exposure
+from envsched_gnn.schedule.exposure import Exposure
 
 WINDOW = 3
 """Rounds of the rolling quota, the current one included (paper)."""
@@ -57,7 +54,7 @@ class Quotas:
 
     def is_open(self, env: int, relaxed: int) -> bool:
         """`open_environments` of one environment."""
-        return (relaxed >= 3 or self.round_picks[env] < self.per_round) and (relaxed >= 2 or self.window_picks[env] < self.rolling)
+        return bool((relaxed >= 3 or self.round_picks[env] < self.per_round) and (relaxed >= 2 or self.window_picks[env] < self.rolling))
 
     def broken_by(self, task: int, env: int) -> list[Quota]:
         """The quotas that picking `task` of `env` now breaks, in the order of RELAXED."""

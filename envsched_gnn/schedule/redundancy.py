@@ -6,16 +6,12 @@ Does not know: scores, quotas, the order of picks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch_geometric.data import HeteroData
 
 from envsched_gnn.graph.similarity import cross_similarity, quantise
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch_geometric.data import HeteroData
 
 MAX_TABLE_RECORDS = 4096
 """Records up to which all their similarities are kept, 64 MB as float32 (ours)."""
