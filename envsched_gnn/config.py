@@ -179,6 +179,7 @@ class RunConfig:
     """One run of `envsched run`."""
 
     name: str = "run"
+    """Of the run's own folder."""
     folder: str = "runs"
     """Run folders are `folder/name`."""
     policy: Literal["envsched", "paper", "uniform"] = "envsched"
@@ -189,6 +190,8 @@ class RunConfig:
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
 
     def __post_init__(self) -> None:
+        named = self.name.isprintable() and Path(self.name).name == self.name and self.name not in ("", "..")
+        _require(named, "run.name", self.name, "the name of one folder; its parent is run.folder")
         _require(self.steps >= 1, "run.steps", self.steps, "at least 1")
         _require(self.policy in ("envsched", "paper", "uniform"), "run.policy", self.policy, "'envsched', 'paper' or 'uniform'")
 

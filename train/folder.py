@@ -34,10 +34,14 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; the lock ends with the process, however it ends.
 
     Raises:
-        ConfigError: another process runs in this folder.
+        ConfigError: another process runs in this folder, or it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written ({error.strerror}). Give a run.folder that you may write to.") from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -25,7 +25,7 @@ USER_ERROR = 1
 
 
 def cured(verb: Callable[P, R]) -> Callable[P, R]:
-    """Print an EnvSchedError as its sentence, without a traceback, and exit with 1."""
+    """Print an EnvSchedError, or what the file system refuses, as one sentence without a traceback, and exit with 1."""
 
     @functools.wraps(verb)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -36,6 +36,9 @@ def cured(verb: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(USER_ERROR) from None
         except BrokenPipeError:  # the reader of stdout has gone, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(USER_ERROR) from None
+        except OSError as error:
+            say(f"error: {error}. Check that the path is right and may be used, and that the disk is not full.")
             raise typer.Exit(USER_ERROR) from None
 
     return wrapped

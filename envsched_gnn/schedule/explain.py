@@ -247,7 +247,8 @@ def _lines(e: Explanation) -> list[str]:
     lines.append(
         f"selected {e.num_selections} times before; coverage {e.scores['coverage']:.4f}, exploitation {e.scores['exploitation']:.4f}"
     )
-    lines.append(f"own history: {len(e.history)} observed groups, W {e.own['weight']:.4g}")
+    own = ", ".join(f"{y} {e.own[y]:.4f}" for y in (*STATS, "informative")) if e.history else "no estimate"
+    lines.append(f"own history: {len(e.history)} observed groups, W {e.own['weight']:.4g}, own {own}")
     lines += [f"  step {o.step}: variance {o.variance:.4f}, mean {o.mean:.4f}, dispersion {o.dispersion:.4f}" for o in e.history]
     for relation, neighbors in e.neighbors.items():
         lines.append(f"{relation} neighbours: {len(neighbors) or 'none observed'}")

@@ -86,6 +86,32 @@ def test_a_mistake_is_one_sentence_with_a_cure_and_exits_with_1(arguments: list[
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pool", "convert", "toolworld", "-s", "pool.toolworld.environments=1", "-s", "pool.toolworld.tasks=1", "-o", "FILE/out"],
+        ["pool", "convert", "toolworld", "-s", "pool.toolworld.environments=1", "-s", "pool.toolworld.tasks=1", "-o", "FILE"],
+        ["run", "-c", "FILE", "-s", "run.folder=FILE", "-s", "pool.toolworld.environments=1", "-s", "pool.toolworld.tasks=1"],
+        ["run", "-c", "FILE/c.toml"],
+        ["report", "FILE"],
+        ["select", "FILE/g.pt"],
+        ["select", "FILE", "--history", "FILE/h.jsonl"],
+        ["graph", "build", "FILE/pool", "-o", "g.pt"],
+    ],
+)
+def test_a_path_that_cannot_be_used_is_one_sentence(arguments: list[str], tmp_path: Path) -> None:
+    """A file where a folder is needed fails for every user, root too."""
+    file = tmp_path / "file"
+    file.write_text("")
+    result = CliRunner().invoke(app, [argument.replace("FILE", str(file)) for argument in arguments])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "error: " in result.stderr
+    assert str(file) in result.stderr
+    assert file.read_text() == ""
+    assert isinstance(result.exception, SystemExit), result.exception
+
+
 def test_doctor() -> None:
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 0, result.output

@@ -42,7 +42,14 @@ def test_an_explanation_is_plain_data_and_readable():
     assert json.loads(json.dumps(e.to_dict()))["task"] == selection.task_ids[0]
     text = str(e)
     assert text.splitlines()[0].startswith(f"{selection.task_ids[0]} at step 1, preset paper: predicted_variance ")
-    for part in ("own history: 1 observed groups", "cross neighbours", "caps: none", "u_long = Q(rank)", "selected 1 times before"):
+    for part in (
+        "own history: 1 observed groups",
+        ", own variance ",
+        "cross neighbours",
+        "caps: none",
+        "u_long = Q(rank)",
+        "selected 1 times before",
+    ):
         assert part in text
     with pytest.raises(HistoryError, match="expected ENV_ID/TASK_ID"):
         scheduler.explain("nobody")
