@@ -15,6 +15,8 @@ from envsched_gnn.graph.similarity import cross_similarity, quantise
 
 MAX_TABLE_RECORDS = 4096
 """Records up to which all their similarities are kept, 64 MB as float32 (ours)."""
+TABLE_CHUNK = 256
+"""Rows of the table that are computed at once: their float64 products are what needs memory (ours)."""
 
 
 class Redundancy:
@@ -75,5 +77,6 @@ class Redundancy:
     def table(self) -> Float[np.ndarray, "records records"]:
         """s_cross between all records, computed when first needed; float32."""
         if self._table is None:
-            self._table = cross_similarity(self._vectors, self._vectors).cpu().numpy()
+            chunks = [cross_similarity(rows, self._vectors).cpu() for rows in self._vectors.split(TABLE_CHUNK)]
+            self._table = torch.cat(chunks).numpy()
         return self._table
