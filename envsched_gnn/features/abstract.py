@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from envsched_gnn.features.checks import CHECK_KINDS, CheckFacts, Demand, read_check
 from envsched_gnn.features.gates import GATES
@@ -56,12 +56,19 @@ class AbstractRecord:
             raise ValueError(f"{unknown[0]!r} is neither an operation type ({', '.join(OPS)}) nor a gate type ({', '.join(GATES)})")
 
 
+class Tool(NamedTuple):
+    """What stays of an operation once its environment is read."""
+
+    name: str
+    description: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskReading:
     """A task's record, and what else was found on the way."""
 
     record: AbstractRecord
-    operations: tuple[Operation, ...]
+    operations: tuple[Tool, ...]
     """The concrete operations that it needs, in order."""
     structures: tuple[tuple[str, ...], ...]
     """AST node types of each check."""
@@ -76,14 +83,15 @@ def read_task(task: Task, table: OperationTable, weight: Mapping[str, float]) ->
     rows = sorted(needed or _mentioned(mentions), key=lambda row: (mentions[row][1], row))
     steps = _with_lookups(rows, table.operations, mentions)
     edges = _dependencies(steps, table.operations)
-    operations = tuple(table.operations[row] for row in steps)
+    operations = [table.operations[row] for row in steps]
     record = AbstractRecord(
         ops=tuple(operation.kind for operation in operations),
         gates=tuple(sorted(gate for operation in operations for gate in operation.gates)),
         deps=tuple(sorted({(table.operations[a].kind, table.operations[b].kind) for a, b in edges})),
         reward=reward_features(facts, _depth(steps, edges)),
     )
-    return TaskReading(record=record, operations=operations, structures=tuple(fact.nodes for fact in facts))
+    tools = tuple(Tool(operation.name, operation.description) for operation in operations)
+    return TaskReading(record=record, operations=tools, structures=tuple(fact.nodes for fact in facts))
 
 
 def word_weights(operations: Sequence[Operation]) -> dict[str, float]:
@@ -193,19 +201,21 @@ def _accepted(possible: frozenset[object] | None, demanded: frozenset[object]) -
 def _with_lookups(rows: Sequence[int], operations: Sequence[Operation], mentions: Sequence[tuple[float, int]]) -> list[int]:
     """Each operation once, preceded by the lookups of its id parameters, which are preceded by theirs."""
     steps: list[int] = []
-
-    def add(row: int, pending: frozenset[int]) -> None:
-        if row in steps or row in pending:
-            return
-        for parameter, key in operations[row].id_parameters.items():
-            supplier = _supplier(row, parameter, key, operations, mentions)
-            if supplier is not None and not any(operations[step].kind == "create" and key in operations[step].inserts for step in steps):
-                add(supplier, pending | {row})
-        steps.append(row)
-
     for row in rows:
-        add(row, frozenset())
+        _add_step(row, frozenset(), steps, operations, mentions)
     return steps
+
+
+def _add_step(
+    row: int, pending: frozenset[int], steps: list[int], operations: Sequence[Operation], mentions: Sequence[tuple[float, int]]
+) -> None:
+    if row in steps or row in pending:
+        return
+    for parameter, key in operations[row].id_parameters.items():
+        supplier = _supplier(row, parameter, key, operations, mentions)
+        if supplier is not None and not any(operations[step].kind == "create" and key in operations[step].inserts for step in steps):
+            _add_step(supplier, pending | {row}, steps, operations, mentions)
+    steps.append(row)
 
 
 def _supplier(row: int, parameter: str, key: str, operations: Sequence[Operation], mentions: Sequence[tuple[float, int]]) -> int | None:

@@ -21,7 +21,6 @@ from envsched_gnn.features.operations import OperationTable, read_operations
 from envsched_gnn.features.tfidf import count, join_blocks, ngrams, tfidf
 from envsched_gnn.features.views import VIEWS
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.records import Environment
 
 VERSION = 1
 """Raised when a change of this folder changes similarities."""
@@ -78,27 +77,19 @@ def _build(pool: Pool, records: Mapping[str, AbstractRecord], report: Report) ->
 
 
 def read_pool(pool: Pool, report: Report) -> list[TaskReading]:
-    """The abstract reading of every task, in pool order; each distinct environment's source is analysed once."""
-    tables: dict[tuple[str, str, str], tuple[OperationTable, dict[str, float]]] = {}
-    by_environment = []
-    for number, environment in enumerate(pool.environments):
-        key = _identity(environment)
-        if key not in tables:
+    """The abstract reading of every task, in pool order. One environment at a time: their operations need not all be in memory."""
+    readings: dict[int, TaskReading] = {}
+    rows = np.argsort(pool.env_index, kind="stable")
+    environment, table, weight = None, OperationTable(operations=()), {}
+    for row in rows.tolist():
+        if environment is not pool.environments[pool.env_index[row]]:
+            environment = pool.environments[pool.env_index[row]]
             table = read_operations(environment)
-            tables[key] = table, word_weights(table.operations)
-        by_environment.append(tables[key])
-        report("environments", (number + 1) / len(pool.environments))
-    readings = []
-    for number, (task, env) in enumerate(zip(pool.tasks, pool.env_index.tolist(), strict=True)):
-        readings.append(read_task(task, *by_environment[env]))
-        if number % 500 == 0:
-            report("tasks", (number + 1) / len(pool.tasks))
+            weight = word_weights(table.operations)
+            report("tasks", len(readings) / len(pool.tasks))
+        readings[row] = read_task(pool.tasks[row], table, weight)
     report("tasks", 1.0)
-    return readings
-
-
-def _identity(environment: Environment) -> tuple[str, str, str]:
-    return environment.source, environment.name, repr((environment.tools, environment.operations))
+    return [readings[row] for row in range(len(pool.tasks))]
 
 
 def within_vectors(pool: Pool, readings: Sequence[TaskReading], report: Report) -> sparse.csr_matrix:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from envsched_gnn.features.method import Function, Method, MethodFacts
 from envsched_gnn.features.places import is_self
@@ -25,6 +26,7 @@ class ClassFacts:
     """Attributes of `self` that are assigned somewhere."""
 
 
+@lru_cache(maxsize=64)
 def read_class(source: str, name: str) -> ClassFacts | None:
     """Facts of class `name` (else of the class with the most methods); None if the source does not parse or has no class."""
     tree = parse(source)

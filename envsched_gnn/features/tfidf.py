@@ -14,6 +14,9 @@ from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.preprocessing import normalize
 
+PART = 1000
+"""Rows that are joined at a time."""
+
 Piece = TypeVar("Piece", bound=Hashable)
 
 
@@ -48,11 +51,22 @@ def count(documents: Sequence[Sequence[Piece]], tokens: Callable[[Piece], list[s
 
 
 def join_blocks(blocks: Sequence[sparse.csr_matrix | None], rows: int) -> sparse.csr_matrix:
-    """Concatenate unit blocks and normalise again: u = [b_1, ..., b_p] / sqrt(p), p = blocks present in the row; without any, 0."""
+    """Concatenate unit blocks and normalise again: u = [b_1, ..., b_p] / sqrt(p), p = blocks present in the row; without any, 0.
+
+    The result is filled part by part: of a large pool, no third copy fits in memory.
+    """
     present = [block for block in blocks if block is not None]
     if not present:
         return sparse.csr_matrix((rows, 0))
-    return normalize(sparse.hstack(present, format="csr"), copy=False)
+    starts: np.ndarray = np.stack([block.indptr for block in present]).sum(axis=0, dtype=np.int64)
+    columns = sum(block.shape[1] for block in present)
+    index_type = np.int32 if max(columns, starts[-1]) < 2**31 else np.int64
+    data, indices = np.empty(starts[-1]), np.empty(starts[-1], dtype=index_type)
+    for first in range(0, rows, PART):
+        part = normalize(sparse.hstack([block[first : first + PART] for block in present], format="csr"), copy=False)
+        stretch = slice(starts[first], starts[first] + part.nnz)
+        data[stretch], indices[stretch] = part.data, part.indices
+    return sparse.csr_matrix((data, indices, starts.astype(index_type)), shape=(rows, columns), copy=False)
 
 
 def word_tokens(text: str, sizes: Sequence[int] = (1,)) -> list[str]:

@@ -64,11 +64,11 @@ def _operation_texts(reading: TaskReading) -> list[str]:
 
 
 VIEWS = (
+    View(name="initial_context", counts=_initial_context),
     View(name="instruction_words", counts=_instruction_words),
     View(name="instruction_characters", counts=_instruction_characters),
     View(name="verifier_text", counts=_verifier_text),
     View(name="verifier_structure", counts=_verifier_structure),
-    View(name="initial_context", counts=_initial_context),
     View(name="operations", counts=_operations),
 )
-"""The paper's six views; a view that a task lacks is left out of its vector."""
+"""The paper's six views; a view that a task lacks is left out of its vector. The one that needs most memory comes first."""

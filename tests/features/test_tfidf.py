@@ -36,6 +36,16 @@ def test_joined_blocks_average_the_cosines_of_those_present() -> None:
     np.testing.assert_allclose(products.diagonal(), 1.0)
 
 
+def test_joining_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [["x y"], [], ["y"], ["z x x"], ["y z"]]
+    blocks = [tfidf(count(documents, word_tokens)), tfidf(count(documents[::-1], word_tokens))]
+    whole = join_blocks(blocks, 5)
+    monkeypatch.setattr("envsched_gnn.features.tfidf.PART", 2)
+    parts = join_blocks(blocks, 5)
+    assert whole.nnz == 14
+    np.testing.assert_array_equal(parts.toarray(), whole.toarray())
+
+
 def test_no_tokens_at_all() -> None:
     assert tfidf(count([[], [""]], word_tokens)) is None
     assert join_blocks([None], 2).shape == (2, 0)
