@@ -58,9 +58,9 @@ def prepare(folder: Path, config: Config, pool: Pool, given: str) -> list[str]:
     """
     notes: list[str] = []
     if (folder / "resolved.toml").is_file():
-        notes = _changed_versions(folder)
         _require_same_config(folder, config)
         _require_same_pool(folder, pool)
+        notes = _changed_versions(folder)
     elif (folder / "metrics.jsonl").exists():
         raise CheckpointError(f"{folder}: metrics.jsonl without resolved.toml; expected a run folder or none. Choose another run.name.")
     else:
@@ -72,8 +72,10 @@ def prepare(folder: Path, config: Config, pool: Pool, given: str) -> list[str]:
 
 
 def _changed_versions(folder: Path) -> list[str]:
-    there = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
     here = versions()
+    there = _kept(folder / "versions.json")
+    if there is None:
+        return [_rewritten(folder / "versions.json", here)]
     changed = [f"{name} {there.get(name)} then, {here[name]} now" for name in here if there.get(name) != here[name]]
     return [f"warning: versions have changed since this run began, so its numbers may differ: {'; '.join(changed)}"] if changed else []
 
@@ -92,11 +94,31 @@ def _require_same_config(folder: Path, config: Config) -> None:
         raise ConfigError(f"{folder}: holds a run with other settings: {differences}. Choose another run.name, or set them back to resume.")
 
 
+def _kept(path: Path) -> Table | None:
+    """A JSON object that a run wrote; None if it is not there, or damaged."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return table if isinstance(table, dict) else None
+
+
+def _rewritten(path: Path, table: Table) -> str:
+    write_atomic(path, _json(table))
+    return f"warning: {path}: missing or damaged; written again, as things are now"
+
+
+def complete(folder: Path, pool: Pool) -> list[str]:
+    """Write a lost `pool.json` again, once the graph of the run has told that the pool is the same; returns what a user should know."""
+    path = folder / "pool.json"
+    return [_rewritten(path, describe(pool))] if "content_hash" not in (_kept(path) or {}) else []
+
+
 def _require_same_pool(folder: Path, pool: Pool) -> None:
-    there = json.loads((folder / "pool.json").read_text(encoding="utf-8"))
-    if there["content_hash"] != pool.content_hash:
+    there = _kept(folder / "pool.json")
+    if there is not None and there.get("content_hash", pool.content_hash) != pool.content_hash:
         raise CheckpointError(
-            f"{folder}: a run of another pool: {there['tasks']:,} tasks of hash {there['content_hash'][:12]} there, "
+            f"{folder}: a run of another pool: {there.get('tasks')} tasks of hash {str(there['content_hash'])[:12]} there, "
             f"{len(pool.tasks):,} with {pool.content_hash[:12]} now ({pool.source}). Choose another run.name, or restore the pool."
         )
 

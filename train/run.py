@@ -36,7 +36,7 @@ from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.uniform import Uniform
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.engine import ScriptedEngine
-from envsched_gnn.train.folder import locked, prepare
+from envsched_gnn.train.folder import complete, locked, prepare
 
 Line = dict[str, Any]
 
@@ -92,8 +92,12 @@ def run(config: Config, *, given: str = "", resume: bool = True, progress: Progr
             progress.stage(note)
         ledger = stack.enter_context(Ledger(folder / "ledger.sqlite", config.run.name))
         scheduler = _scheduler(config, pool, folder, preset, progress)
+        for note in complete(folder, pool):
+            progress.stage(note)
         engine = stack.enter_context(_engine(config, pool))
         step = _restore(folder, scheduler, engine, progress)
+        if step and not ledger.selections():
+            progress.stage(f"warning: {ledger.path} holds nothing of the {step} rounds before; restore it, or reports will lack them")
         loop = Loop(folder=folder, pool=pool, ledger=ledger, scheduler=scheduler, engine=engine, progress=progress)
         for at in range(step, config.run.steps):
             loop.round(at)
@@ -170,9 +174,10 @@ def _restore(folder: Path, scheduler: EnvSched | Uniform, engine: ScriptedEngine
         return 0
     scheduler.load_state_dict(state["scheduler"])
     engine.load_state_dict(state["engine"])
-    if metrics.stat().st_size < state["metrics_bytes"]:
+    if not metrics.is_file() or metrics.stat().st_size < state["metrics_bytes"]:
         raise ConfigError(
-            f"{metrics}: shorter than its checkpoint says. Restore it, or delete the folder {folder / 'checkpoint'} to replay the ledger."
+            f"{metrics}: missing, or shorter than its checkpoint says. "
+            f"Restore it, or delete the folder {folder / 'checkpoint'} to replay the ledger."
         )
     os.truncate(metrics, state["metrics_bytes"])
     progress.stage(f"resuming at round {state['step']}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, load_config
-from envsched_gnn.errors import CheckpointError, ConfigError, HistoryError
+from envsched_gnn.errors import CheckpointError, ConfigError, GraphError, HistoryError
 from envsched_gnn.eval.report import write_report
 from envsched_gnn.pool.manifest import write_manifest
 from envsched_gnn.pool.pool import Pool
@@ -324,14 +324,50 @@ def test_environments_that_never_start_cost_the_run_nothing(tmp_path: Path) -> N
     assert "were quarantined for failing" in write_report(there).read_text()
 
 
+class Told(Silent):
+    def __init__(self) -> None:
+        self.text: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.text.append(text)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff"])
+@pytest.mark.parametrize("name", ["pool.json", "versions.json"])
+def test_a_lost_description_is_written_again(name: str, content: bytes | None, tmp_path: Path) -> None:
+    write_manifest(tiny_pool(), tmp_path / "pool")
+    there = run(configuration(tmp_path, "r", steps=1))
+    before = (there / name).read_bytes()
+    (there / name).unlink()
+    if content is not None:
+        (there / name).write_bytes(content)
+    told = Told()
+    run(configuration(tmp_path, "r", steps=1), progress=told)
+    assert any(f"{name}: missing or damaged; written again" in text for text in told.text)
+    assert (there / name).read_bytes() == before
+    (there / name).unlink()
+    write_manifest(tiny_pool(tasks=5), tmp_path / "pool")
+    with pytest.raises((CheckpointError, GraphError), match=r"pool"):
+        run(configuration(tmp_path, "r", steps=2))
+    write_manifest(tiny_pool(), tmp_path / "pool")
+    run(configuration(tmp_path, "r", steps=2))
+
+
+def test_lost_figures_and_a_lost_ledger_are_told(tmp_path: Path) -> None:
+    write_manifest(tiny_pool(), tmp_path / "pool")
+    there = run(configuration(tmp_path, "r", steps=2))
+    metrics = (there / "metrics.jsonl").read_bytes()
+    (there / "metrics.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl: missing, or shorter than its checkpoint says\. Restore it"):
+        run(configuration(tmp_path, "r", steps=3))
+    (there / "metrics.jsonl").write_bytes(metrics)
+    (there / "ledger.sqlite").unlink()
+    told = Told()
+    run(configuration(tmp_path, "r", steps=3), progress=told)
+    assert any("holds nothing of the 2 rounds before; restore it" in text for text in told.text)
+
+
 def test_changed_versions_are_told(tmp_path: Path) -> None:
-    class Told(Silent):
-        def __init__(self) -> None:
-            self.text: list[str] = []
-
-        def stage(self, text: str) -> None:
-            self.text.append(text)
-
     write_manifest(tiny_pool(), tmp_path / "pool")
     there = run(configuration(tmp_path, "r", steps=1))
     versions = json.loads((there / "versions.json").read_text())
