@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from envsched_gnn.errors import CheckpointError, PoolError
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Environment, Rollout, RolloutGroup, Task
+from envsched_gnn.train.policies.references import gold
 from envsched_gnn.train.policies.scripted import ScriptedPolicy, corrupt, kind_of, read_only_calls
 
 
@@ -164,3 +165,8 @@ def _probes(a: Task, c: Task, d: Task) -> list[tuple[str, Task, str]]:
 
 def _logit(p: float) -> float:
     return math.log(p / (1 - p))
+
+
+@pytest.mark.parametrize("answer", ["42", 42, {"total": 3}, "", [], None])
+def test_an_answer_is_no_trajectory(answer: object) -> None:
+    assert gold(SHOP, Task(env_id="shop", task_id="x", prompt="", ground_truth=answer)) is None

@@ -24,19 +24,19 @@ NO_TOOL = "chat_with_user"
 
 
 def gold(environment: Environment, task: Task) -> Turns | None:
-    """The task's own gold trajectory, turn by turn; None where it ships none.
+    """The task's own gold trajectory, turn by turn; None where its ground truth is no list (an answer, say) or it has none.
 
     Raises:
-        PoolError: it ships something else.
+        PoolError: it is a list of something else than calls.
     """
     truth = task.ground_truth
-    if not truth:
+    if not truth or not isinstance(truth, list | tuple):
         return None
     if environment.env_type == "bfcl":
         from envsched_gnn.pool.bfcl import gold_calls
 
         return gold_calls(task, environment)
-    if not isinstance(truth, list | tuple) or not all(_is_call(call) for call in truth):
+    if not all(_is_call(call) for call in truth):
         cure = "Correct or drop ground_truth."
         raise PoolError(message(task.key, f"ground_truth {str(truth)[:80]!r}", "a list of {'name', 'arguments'}", cure))
     return [[dict(call) for call in truth]]
