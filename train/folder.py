@@ -20,8 +20,8 @@ from typing import Any
 
 from envsched_gnn.config import Config, to_table
 from envsched_gnn.errors import CheckpointError, ConfigError
+from envsched_gnn.files import write_atomic
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.train.checkpoint import write_atomic
 
 FREE = frozenset({"run.steps", "run.folder", "run.device", "rollout.workers", "rollout.memory_mb"})
 """Settings that a resumed run may change: they decide how long and where it runs, not what it picks."""

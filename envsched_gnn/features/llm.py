@@ -23,6 +23,7 @@ from envsched_gnn.features.abstract import AbstractRecord, TaskReading
 from envsched_gnn.features.build import Report, read_pool
 from envsched_gnn.features.gates import GATES
 from envsched_gnn.features.operations import OPS
+from envsched_gnn.files import write_atomic
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Environment, Task
 
@@ -134,9 +135,7 @@ def _cached_answer(task: Task, environment: Environment, reading: TaskReading, e
         except ValueError:  # damaged: ask again
             path.unlink()
     answer = _ask(question, reading, endpoint)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(answer), encoding="utf-8")
-    temporary.replace(path)
+    write_atomic(path, json.dumps(answer).encode())
     return answer
 
 
