@@ -17,9 +17,16 @@ from typing import BinaryIO
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file beside `path` that takes its place when the block ends; if the block raises, nothing has changed.
 
+    A link stays and its target is replaced. What is no file, as a pipe or a terminal, cannot be replaced and is written to.
+
     Raises:
         OSError: the folder is missing or cannot be written, or the disk is full.
     """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

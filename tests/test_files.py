@@ -1,5 +1,6 @@
 """A file is replaced whole or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> No
         stopped()
     assert (tmp_path / "f").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("f")
+    write_atomic(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(tmp_path / "pipe", b"content")
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_missing_folder_is_an_os_error(tmp_path: Path) -> None:

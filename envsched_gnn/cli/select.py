@@ -7,6 +7,7 @@ Does not know: how scores are computed, how a history is replayed.
 from __future__ import annotations
 
 import csv
+import io
 import logging
 import math
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import typer
 
 from envsched_gnn.cli.console import cured, say, show, show_json, table
 from envsched_gnn.errors import ConfigError
+from envsched_gnn.files import write_atomic
 
 if TYPE_CHECKING:
     from envsched_gnn.records import Selection
@@ -160,15 +162,16 @@ def _collected() -> Iterator[list[str]]:
 def _write_scores(path: Path, scheduler: EnvSched, columns: dict[str, list[float]], selection: Selection) -> None:
     """A row a task, in pool order; 17 digits, enough to restore every bit."""
     picked = {pick.key: pick for pick in selection.picks}
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row, (env_id, task_id) in enumerate(_identities(scheduler)):
+        pick = picked.get(f"{env_id}/{task_id}")
+        numbers = [_digits(columns[name][row]) for name in SCORES]
+        chosen = (pick.phase, pick.rank) if pick else ("", "")
+        writer.writerow((env_id, task_id, *numbers, *chosen, _digits(columns["p_informative"][row])))
     try:
-        with path.open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for row, (env_id, task_id) in enumerate(_identities(scheduler)):
-                pick = picked.get(f"{env_id}/{task_id}")
-                numbers = [_digits(columns[name][row]) for name in SCORES]
-                chosen = (pick.phase, pick.rank) if pick else ("", "")
-                writer.writerow((env_id, task_id, *numbers, *chosen, _digits(columns["p_informative"][row])))
+        write_atomic(path, text.getvalue().encode("utf-8", "surrogatepass"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}). Give a path in a folder that you may write to.") from None
 
