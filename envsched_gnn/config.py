@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import tomllib
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -227,6 +229,34 @@ def to_table(config: Any) -> dict[str, Any]:
 
 def _plain(table: dict[str, Any]) -> dict[str, Any]:
     return {key: _plain(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
+
+
+def flatten(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`{"select": {"batch_size": 64}}` as `("select.batch_size", 64)`."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def to_toml(table: dict[str, Any], prefix: str = "") -> str:
+    """TOML of nested tables of text, numbers and booleans."""
+    values = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    head = [f"[{prefix[:-1]}]"] if prefix and values else []
+    tables = [to_toml(value, f"{prefix}{key}.") for key, value in table.items() if isinstance(value, dict)]
+    own = "\n".join([*head, *values])
+    return "\n".join(filter(None, [own + "\n" if own else "", *tables]))
+
+
+def _toml_value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
+        case _:
+            return repr(value)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from envsched_gnn.config import Config, load_config, to_table
+from envsched_gnn.config import Config, flatten, load_config, to_table, to_toml
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.train.folder import flatten, to_toml
 
 KEYS = """
 graph.cross_neighbors graph.within_neighbors

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from envsched_gnn.config import Config, to_table
+from envsched_gnn.config import Config, flatten, to_table, to_toml
 from envsched_gnn.errors import CheckpointError, ConfigError
 from envsched_gnn.files import write_atomic
 from envsched_gnn.pool.pool import Pool
@@ -172,31 +172,3 @@ def commit() -> str:
 
 def _json(table: Table) -> bytes:
     return (json.dumps(table, indent=1, ensure_ascii=True) + "\n").encode()
-
-
-def flatten(table: Table, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`{"select": {"batch_size": 64}}` as `("select.batch_size", 64)`."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def to_toml(table: Table, prefix: str = "") -> str:
-    """TOML of nested tables of text, numbers and booleans."""
-    values = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    head = [f"[{prefix[:-1]}]"] if prefix and values else []
-    tables = [to_toml(value, f"{prefix}{key}.") for key, value in table.items() if isinstance(value, dict)]
-    own = "\n".join([*head, *values])
-    return "\n".join(filter(None, [own + "\n" if own else "", *tables]))
-
-
-def _toml_value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
-        case _:
-            return repr(value)

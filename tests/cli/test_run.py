@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from envsched_gnn.cli.main import app
 from envsched_gnn.cli.run import Live, Plain
+from envsched_gnn.config import to_toml
 from envsched_gnn.pool.manifest import write_manifest
-from envsched_gnn.train.folder import to_toml
 from tests.train.test_run import ledger_rows, tiny_pool
 
 ROOT = Path(__file__).parent.parent.parent
