@@ -104,7 +104,7 @@ class Task:
     ground_truth: Any = None
     """Gold trajectory, `[{"name", "arguments"}, ...]` for a `python_class`; never shown to policy or features."""
     reward_range: tuple[float, float] | None = None
-    """Overrides the environment's."""
+    """Overrides the environment's; see `reward_range_in`."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Passed through. `info["held_out"]` keeps a task out of training."""
 
@@ -112,6 +112,10 @@ class Task:
     def key(self) -> str:
         """The task's identity, `env_id/task_id`."""
         return f"{self.env_id}/{self.task_id}"
+
+    def reward_range_in(self, environment: Environment) -> tuple[float, float]:
+        """[lo, hi] of its rewards: its own, else its environment's."""
+        return self.reward_range or environment.reward_range
 
     @property
     def held_out(self) -> bool:

@@ -202,7 +202,7 @@ class Trial:
 
     def __init__(self, environment: Environment, task: Task, repeats: int) -> None:
         self.environment, self.task, self.repeats = environment, task, repeats
-        self.low, self.high = task.reward_range or environment.reward_range
+        self.low, self.high = task.reward_range_in(environment)
         self.gold = gold(environment, task)
         noop: Turns = [[] for _ in self.gold] if self.gold else [[]]
         limit, tried = environment.max_turns, [noop] if self.gold is None else [noop, self.gold]

@@ -136,7 +136,7 @@ class Worker:
         self._op = request["op"]
         self._began = time.monotonic()
         self._limits = job.environment.timeouts
-        self._range = job.task.reward_range or job.environment.reward_range
+        self._range = job.task.reward_range_in(job.environment)
         self._stage = "setup" if self.answered else "start"
         self.deadline = self._began + (self._limits.setup if self.answered else START_SECONDS)
         message = {**request, "id": self._request}

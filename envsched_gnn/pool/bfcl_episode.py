@@ -115,7 +115,7 @@ class BfclEpisode:
         complete = len(self._calls) == len(self.task.ground_truth)
         binary = self.task.info.get("reward") == "binary"
         share = float(complete and all(passed)) if binary else round(sum(passed) / len(passed), 4)
-        low, high = self.task.reward_range or self.environment.reward_range
+        low, high = self.task.reward_range_in(self.environment)
         return low + (high - low) * share
 
     def _execute(self, calls: list[str], model_name: str) -> tuple[list[str], dict[str, Any]]:

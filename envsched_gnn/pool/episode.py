@@ -85,7 +85,7 @@ class Episode:
         Raises:
             EnvironmentFailureError: the task has no checks, or none of positive weight: no state can be scored.
         """
-        low, high = self.task.reward_range or self.environment.reward_range
+        low, high = self.task.reward_range_in(self.environment)
         return low + (high - low) * share_passed(self.task, self.passed())
 
 

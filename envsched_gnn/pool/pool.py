@@ -79,7 +79,7 @@ class Pool:
     @cached_property
     def reward_ranges(self) -> tuple[tuple[float, float], ...]:
         """[lo, hi] of each task: its own, else its environment's."""
-        return tuple(task.reward_range or self.environments[e].reward_range for task, e in zip(self.tasks, self.env_index, strict=True))
+        return tuple(task.reward_range_in(self.environments[e]) for task, e in zip(self.tasks, self.env_index, strict=True))
 
     @cached_property
     def empty_environments(self) -> tuple[str, ...]:
