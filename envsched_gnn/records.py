@@ -141,6 +141,11 @@ class Rollout:
             raise ValueError(f"a rollout of status {self.status!r} carries reward {self.reward}; only {sorted(REWARDED)} may")
 
 
+def group_id_of(step: int, env_id: str, task_id: str) -> str:
+    """`STEP:ENV/TASK`, unique in a run: a task in flight is not proposed again in its step."""
+    return f"{step}:{env_id}/{task_id}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RolloutGroup:
     """The rollouts of one task at one step. Ragged, late and all-masked groups are legal."""
@@ -175,7 +180,7 @@ class Pick:
     task_index: int
     """Row in the pool, valid for this process only."""
     group_id: str
-    """`STEP:ENV/TASK`, unique in a run: a task in flight is not proposed again in its step."""
+    """See `group_id_of`."""
     phase: Phase
     score: float
     """The phase's score when picked, penalty included."""

@@ -19,7 +19,7 @@ import torch
 
 from envsched_gnn.errors import GraphError, HistoryError, message
 from envsched_gnn.history import GroupStatistics, group_statistics
-from envsched_gnn.records import Pick, Prediction, Relaxation, RolloutGroup, Selection
+from envsched_gnn.records import Pick, Prediction, Relaxation, RolloutGroup, Selection, group_id_of
 from envsched_gnn.schedule import groups as incoming
 from envsched_gnn.schedule.exposure import Exposure
 from envsched_gnn.schedule.greedy import Choice
@@ -131,7 +131,7 @@ class Book:
                 env_id=env_id,
                 task_id=task_id,
                 task_index=choice.task,
-                group_id=f"{step}:{env_id}/{task_id}",
+                group_id=group_id_of(step, env_id, task_id),
                 phase=choice.phase,
                 score=choice.score,
                 predicted_variance=variance,
@@ -225,7 +225,7 @@ class Book:
         if group.group_id in self.closed:
             self.counts["duplicates"] += 1
             return None
-        group_id = group.group_id if group.group_id in self.open else f"{group.step}:{group.key}"
+        group_id = group.group_id if group.group_id in self.open else group_id_of(group.step, group.env_id, group.task_id)
         proposed = self.open.get(group_id)
         row = self.row_of.get(group.key) if proposed is None else proposed.task
         if row is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from envsched_gnn.errors import HistoryError, message
-from envsched_gnn.records import Rollout, RolloutGroup, Status
+from envsched_gnn.records import Rollout, RolloutGroup, Status, group_id_of
 
 if TYPE_CHECKING:
     from envsched_gnn.schedule.envsched import EnvSched
@@ -106,7 +106,7 @@ def _group(line: bytes, where: str) -> RolloutGroup:
         raise HistoryError(message(where, f"a {type(record).__name__}", f"an object like {EXAMPLE}", "Correct or delete the line."))
     step = _whole(record, "step", where)
     env_id, task_id = (_text(record, key, where) for key in ("env_id", "task_id"))
-    group_id = _text(record, "group_id", where) if record.get("group_id") is not None else f"{step}:{env_id}/{task_id}"
+    group_id = _text(record, "group_id", where) if record.get("group_id") is not None else group_id_of(step, env_id, task_id)
     return RolloutGroup(group_id=group_id, env_id=env_id, task_id=task_id, step=step, rollouts=_rollouts(record, where))
 
 

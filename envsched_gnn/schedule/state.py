@@ -16,7 +16,7 @@ from torch import Tensor
 
 from envsched_gnn.errors import CheckpointError
 from envsched_gnn.history import History
-from envsched_gnn.records import LoadReport, Pick, Prediction, Relaxation, Selection
+from envsched_gnn.records import LoadReport, Pick, Prediction, Relaxation, Selection, group_id_of
 from envsched_gnn.schedule.book import Book
 from envsched_gnn.schedule.quarantine import Quarantine, Record
 from envsched_gnn.schedule.reports import Latest, Open
@@ -160,7 +160,7 @@ def _load_request(request: Mapping[str, Any], book: Book) -> Selection:
             env_id=env_id,
             task_id=task_id,
             task_index=book.row_of[key],
-            group_id=f"{request['step']}:{key}",
+            group_id=group_id_of(request["step"], env_id, task_id),
             phase=phase,
             score=score,
             predicted_variance=variance,

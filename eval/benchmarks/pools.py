@@ -18,7 +18,7 @@ from torch_geometric.data import HeteroData
 from envsched_gnn.config import PoolConfig, ToolWorldConfig
 from envsched_gnn.graph.build import assemble_graph, build_graph
 from envsched_gnn.pool.load import load_pool
-from envsched_gnn.records import Rollout, RolloutGroup
+from envsched_gnn.records import Rollout, RolloutGroup, group_id_of
 
 ROUNDS = 200
 BATCH = 64
@@ -95,7 +95,7 @@ def history(graph: HeteroData, rounds: int = ROUNDS, seed: int = 0) -> Iterator[
         rewards = rng.random((BATCH, NUM_ROLLOUTS)) < rate[env_index[rows], None]
         yield [
             RolloutGroup(
-                group_id=f"{step}:{graph.env_ids[env_index[row]]}/{graph.task_ids[row]}",
+                group_id=group_id_of(step, graph.env_ids[env_index[row]], graph.task_ids[row]),
                 env_id=graph.env_ids[env_index[row]],
                 task_id=graph.task_ids[row],
                 step=step,
