@@ -127,12 +127,10 @@ def device_of(name: str) -> torch.device:
 
 
 def _scheduler(config: Config, pool: Pool, folder: Path, preset: Preset, progress: Progress) -> EnvSched | Uniform:
-    batch, seed = config.select.batch_size, config.run.seed
     graph = _graph(config, pool, folder, progress)
     if config.run.policy == "uniform":
-        return Uniform(pool, graph, batch_size=batch, seed=seed)
-    predict = dataclasses.replace(config.predict, preset=preset)
-    scheduler = EnvSched(pool, graph, batch_size=batch, seed=seed, preset=preset, select=config.select, predict=predict)
+        return Uniform(pool, graph, batch_size=config.select.batch_size, seed=config.run.seed)
+    scheduler = EnvSched(pool, graph, seed=config.run.seed, preset=preset, select=config.select, predict=config.predict)
     return scheduler.to(device_of(config.run.device))
 
 
