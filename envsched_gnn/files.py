@@ -1,16 +1,17 @@
 """Whole files: written so that a reader, or a kill at any moment, finds the old content or the new, never a part.
 
-Knows: temporary files, what makes a rename durable.
+Knows: temporary files, what makes a rename durable, which numbers JSON lacks.
 Does not know: what stands in a file.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -47,3 +48,16 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file in one step."""
     with replacing(path) as file:
         file.write(content)
+
+
+def without_nan(value: Any) -> Any:
+    """The same plain value with None for NaN and infinity, which JSON lacks; tuples become lists."""
+    match value:
+        case dict():
+            return {key: without_nan(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [without_nan(entry) for entry in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from envsched_gnn.eval import figures
 from envsched_gnn.eval.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
 from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, mean_of, read_run, spearman
-from envsched_gnn.files import write_atomic
+from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.history import ZERO_VARIANCE, informative
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -84,12 +84,9 @@ def summary(folder: str | Path) -> dict[str, Any]:
     run = read_run(folder)
     names = ("variance_mean", "variance_median", "reward_mean", "reward_median", "zero_variance_share", "environments", "tools")
     ends = {name: first_and_last(run.column(name)) for name in names}
-    seconds = {stage: _or_none(mean_of(run.column(f"seconds_{stage}"))) for stage in ("select", "rollout", "observe")}
-    ranges = {
-        name: {"mean": _or_none(mean_of(run.column(name))), "first": _or_none(first), "last": _or_none(last)}
-        for name, (first, last, _) in ends.items()
-    }
-    return {
+    seconds = {stage: mean_of(run.column(f"seconds_{stage}")) for stage in ("select", "rollout", "observe")}
+    ranges = {name: {"mean": mean_of(run.column(name)), "first": first, "last": last} for name, (first, last, _) in ends.items()}
+    reached = {
         "name": run.config["run"]["name"],
         "policy": run.config["run"]["policy"],
         "pool": run.pool["source"],
@@ -97,16 +94,13 @@ def summary(folder: str | Path) -> dict[str, Any]:
         "rollouts": int(np.nansum(run.column("rollouts"))),
         "environments_selected": len({env for _, env, _ in run.selected}),
         "tasks_selected": len({(env, task) for _, env, task in run.selected}),
-        "rank_correlation": _or_none(spearman(*_judged(run))),
+        "rank_correlation": spearman(*_judged(run)),
         "relaxations": len(run.relaxed),
         "failed_rollouts": int(run.groups.failures.sum()),
         "figures": ranges,
         "seconds_a_round": seconds,
     }
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return without_nan(reached)
 
 
 def _lead(run: RunRecord) -> str:

@@ -1,11 +1,12 @@
 """A file is replaced whole or not at all."""
 
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from envsched_gnn.files import replacing, write_atomic
+from envsched_gnn.files import replacing, without_nan, write_atomic
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -48,3 +49,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_a_missing_folder_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomic(tmp_path / "none" / "f", b"x")
+
+
+def test_json_lacks_nan_and_infinity() -> None:
+    assert without_nan({"a": [1.5, math.nan, (math.inf, 2)], "b": "x"}) == {"a": [1.5, None, [None, 2]], "b": "x"}

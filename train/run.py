@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -25,14 +24,16 @@ import torch
 
 from envsched_gnn.config import Config, Preset
 from envsched_gnn.errors import ConfigError, GraphError
+from envsched_gnn.files import without_nan
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
-from envsched_gnn.history import ZERO_VARIANCE, group_statistics
+from envsched_gnn.history import group_statistics
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import REWARDED, RolloutGroup, Selection
 from envsched_gnn.schedule.envsched import EnvSched
+from envsched_gnn.schedule.metrics import reward_figures
 from envsched_gnn.schedule.uniform import Uniform
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.engine import ScriptedEngine
@@ -207,9 +208,9 @@ class Loop:
         self._observe(selection, groups)
         clock.append(time.perf_counter())
         seconds = dict(zip(("select", "rollout", "observe"), (end - begin for begin, end in pairwise(clock)), strict=True))
-        told = {name: value if math.isfinite(value) else None for name, value in self.scheduler.metrics().items()}
-        line = {"step": step, **figures(self.pool, selection, groups), **told}
+        line = {"step": step, **figures(self.pool, selection, groups), **self.scheduler.metrics()}
         line |= {f"seconds_{stage}": round(value, 6) for stage, value in seconds.items()} | {"seconds_save": self.seconds_save}
+        line = without_nan(line)
         self._save(step, line)
         self.progress.round(line)
 
@@ -241,30 +242,21 @@ class Loop:
 
 
 def figures(pool: Pool, selection: Selection, groups: Sequence[RolloutGroup]) -> Line:
-    """The figures of a round; None where no group has two valid rewards. Rewards are mapped to [0, 1]."""
+    """The figures of a round; NaN where no group has two valid rewards. Rewards are mapped to [0, 1]."""
     rows = [pool.index_of[group.key] for group in groups]
     low, high = ([pool.reward_ranges[row][end] for row in rows] for end in (0, 1))
-    statistics = group_statistics([group.rewards for group in groups], low, high) if groups else None
-    observed = statistics.observed if statistics else torch.zeros(0, dtype=torch.bool)
-    variance, mean = (statistics.variance[observed], statistics.mean[observed]) if statistics else (torch.zeros(0), torch.zeros(0))
+    statistics = group_statistics([group.rewards for group in groups], low, high)
+    observed = statistics.observed
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     environments = {pick.env_id for pick in selection.picks}
     offered = {tool["function"]["name"] for e in pool.environments if e.env_id in environments for tool in e.tools}
     return {
         "picks": len(selection.picks),
         "groups": int(observed.sum()),
-        "variance_mean": _value(variance.mean()),
-        "variance_median": _value(variance.quantile(0.5)) if len(variance) else None,
-        "reward_mean": _value(mean.mean()),
-        "reward_median": _value(mean.quantile(0.5)) if len(mean) else None,
-        "zero_variance_share": _value((variance <= ZERO_VARIANCE).double().mean()),
+        **reward_figures(statistics.variance[observed].tolist(), statistics.mean[observed].tolist()),
         "environments": len(environments),
         "tools": len(offered),
         "rollouts": len(rollouts),
         "failed_rollouts": sum(rollout.status not in REWARDED for rollout in rollouts),
         "relaxations": len(selection.relaxations),
     }
-
-
-def _value(x: torch.Tensor) -> float | None:
-    return float(x) if bool(x.isfinite()) else None

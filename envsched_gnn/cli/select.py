@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -20,7 +19,7 @@ import typer
 
 from envsched_gnn.cli.console import cured, say, show, show_json, table
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.files import write_atomic
+from envsched_gnn.files import without_nan, write_atomic
 
 if TYPE_CHECKING:
     from envsched_gnn.records import Selection
@@ -108,7 +107,7 @@ def explain(
     scheduler, at = _replayed(graph, history, preset, step, batch_size, seed)
     explanation = scheduler.explain(task, at)
     if json:
-        show_json(_plain(explanation.to_dict()))
+        show_json(without_nan(explanation.to_dict()))
     else:
         show(str(explanation))
 
@@ -195,16 +194,3 @@ def _as_json(selection: Selection, preset: str) -> dict[str, Any]:
         ],
         "relaxations": [{"quota": r.quota, "env_id": r.env_id, "task_id": r.task_id} for r in selection.relaxations],
     }
-
-
-def _plain(value: Any) -> Any:
-    """Values that JSON can hold: NaN and infinity become null."""
-    match value:
-        case dict():
-            return {str(key): _plain(entry) for key, entry in value.items()}
-        case list() | tuple():
-            return [_plain(entry) for entry in value]
-        case float() if not math.isfinite(value):
-            return None
-        case _:
-            return value

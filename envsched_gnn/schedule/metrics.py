@@ -6,12 +6,14 @@ Does not know: loggers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from envsched_gnn.history import ZERO_VARIANCE
 from envsched_gnn.ops import percentile_rank
 from envsched_gnn.predict.mixture import PRIORS, STRENGTHS
 
@@ -85,16 +87,22 @@ def _latest(latest: Latest) -> dict[str, float]:
     """The latest round that reported; rewards are normalised to [0, 1]."""
     if not latest.variance:
         return {}
-    figures: dict[str, float] = {
-        "round/step": latest.step,
-        "round/variance_mean": float(np.mean(latest.variance)),
-        "round/variance_median": float(np.median(latest.variance)),
-        "round/zero_variance_share": float(np.mean(np.array(latest.variance) == 0)),
-        "round/reward_mean": float(np.mean(latest.mean)),
-        "round/reward_median": float(np.median(latest.mean)),
-    }
+    figures: dict[str, float] = {"round/step": latest.step}
+    figures |= {f"round/{name}": value for name, value in reward_figures(latest.variance, latest.mean).items()}
     correlation = rank_correlation(latest.predicted, latest.realised)
     return figures if correlation is None else figures | {"round/rank_correlation": correlation}
+
+
+def reward_figures(variance: Sequence[float], mean: Sequence[float]) -> dict[str, float]:
+    """What the variances and means of a round's groups add up to; NaN without groups."""
+    v, r = (np.array(values if len(values) else [math.nan]) for values in (variance, mean))
+    return {
+        "variance_mean": float(v.mean()),
+        "variance_median": float(np.median(v)),
+        "reward_mean": float(r.mean()),
+        "reward_median": float(np.median(r)),
+        "zero_variance_share": float(np.mean(v <= ZERO_VARIANCE)) if len(variance) else math.nan,
+    }
 
 
 def rank_correlation(predicted: Sequence[float] | np.ndarray, realised: Sequence[float] | np.ndarray) -> float | None:

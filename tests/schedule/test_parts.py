@@ -10,7 +10,7 @@ from envsched_gnn.config import SelectConfig
 from envsched_gnn.schedule import coverage
 from envsched_gnn.schedule.exposure import Exposure
 from envsched_gnn.schedule.keys import mix64, task_keys
-from envsched_gnn.schedule.metrics import rank_correlation
+from envsched_gnn.schedule.metrics import rank_correlation, reward_figures
 from envsched_gnn.schedule.quarantine import Quarantine
 from envsched_gnn.schedule.quotas import limits, quotas_at
 
@@ -138,3 +138,14 @@ def test_rank_correlation():
     assert rank_correlation([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]) == pytest.approx(0.8)
     assert rank_correlation([1.0, 1.0], [0.0, 1.0]) is None
     assert rank_correlation([1.0], [1.0]) is None
+
+
+def test_reward_figures():
+    assert reward_figures([0.25, 0.0, 0.0, 0.09], [0.5, 0.0, 1.0, 0.1]) == {
+        "variance_mean": pytest.approx(0.085),
+        "variance_median": pytest.approx(0.045),
+        "reward_mean": pytest.approx(0.4),
+        "reward_median": pytest.approx(0.3),
+        "zero_variance_share": 0.5,
+    }
+    assert all(np.isnan(value) for value in reward_figures([], []).values())
