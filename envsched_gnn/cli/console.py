@@ -1,4 +1,4 @@
-"""What every verb shares: errors as one sentence, results on stdout, everything else on stderr.
+"""What verbs share: errors as one sentence, results on stdout, everything else on stderr, two options.
 
 Knows: exit codes, how JSON is printed.
 Does not know: any verb.
@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -19,6 +19,11 @@ from envsched_gnn.errors import EnvSchedError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Settings = Annotated[
+    list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="A setting, as pool.toolworld.environments=4; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 USER_ERROR = 1
 """Exit code of a mistake that the user can cure; 2 is wrong usage, 130 is Ctrl-C."""

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from envsched_gnn.cli.console import USER_ERROR, cured, show, show_json
+from envsched_gnn.cli.console import USER_ERROR, Json, cured, show, show_json
 from envsched_gnn.errors import EnvSchedError
 
 REQUIRED = {"torch": (2, 11), "torch-geometric": (2, 8), "numpy": (2, 0), "scipy": (1, 13), "scikit-learn": (1, 5), "pyarrow": (17, 0)}
@@ -61,7 +60,7 @@ class Finding:
 
 
 @cured
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(json: Json = False) -> None:
     """Check versions, devices, optional packages, worker processes and their limits, and write access."""
     findings = [
         Finding(name="python", state="ok", found=platform.python_version()),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from envsched_gnn.cli.console import cured, say, show
+from envsched_gnn.cli.console import Settings, cured, say, show
 
 app = typer.Typer(help="Build the graph of a pool; export its similarities.", no_args_is_help=True)
 
@@ -23,9 +23,7 @@ Out = Annotated[Path, typer.Option("-o", "--out", help="File to write.")]
 def build(
     pool: Annotated[str, typer.Argument(help="`toolworld`, `bfcl` or a directory.")],
     out: Out,
-    settings: Annotated[
-        list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="A setting, as graph.cross_neighbors=12.")
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Read a pool and write its graph. Nothing is executed and no rollout is needed."""
     from envsched_gnn.cli.pool import load

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envsched_gnn.cli.console import cured, say, show, show_json
+from envsched_gnn.cli.console import Json, Settings, cured, say, show, show_json
 from envsched_gnn.config import load_config
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at a pool, convert it, audit it.", no_args_is_help=True)
 
 Path_ = Annotated[str, typer.Argument(metavar="POOL", help="`toolworld`, `bfcl` or a directory.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="A setting, as pool.toolworld.environments=4; may be repeated.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Form(StrEnum):

@@ -14,13 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from envsched_gnn.cli.console import cured, say, show, show_json
+from envsched_gnn.cli.console import Settings, cured, say, show, show_json
 
 STOPPED = 130
 """Exit code after Ctrl-C."""
 
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", metavar="CONFIG.toml", help="Settings of the run.")]
-Settings = Annotated[list[str] | None, typer.Option("-s", "--set", metavar="KEY=VALUE", help="Overrides one setting; may be repeated.")]
 
 
 @cured

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envsched_gnn.cli.console import cured, say, show, show_json, table
+from envsched_gnn.cli.console import Json, cured, say, show, show_json, table
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.files import without_nan, write_atomic
 
@@ -61,7 +61,6 @@ Step = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Tasks to pick.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of ties and the first batch.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cured
