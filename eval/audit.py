@@ -24,6 +24,9 @@ from envsched_gnn.train.workers import Job, Outcome, WorkerPool
 NAMED = 20
 """Records that the printed report names for each finding; `to_dict` names all."""
 
+LABELS = {name: f"{name.replace('_', ' ')} (mapped to 0..1)" for name in ("noop_mean", "noop_max", "gold_mean")}
+"""Of the figures of the printed report whose name does not say enough."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -48,6 +51,8 @@ class TaskAudit:
     """`ok`, or how the first episode that failed ended."""
     detail: str
     """What failed."""
+    reward_range: tuple[float, float]
+    """[lo, hi] of its rewards."""
     noop_reward: float | None
     """Reward of doing nothing, in the task's range; None if it failed."""
     gold_reward: float | None
@@ -88,10 +93,10 @@ class AuditReport:
     seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the whole pool; rewards in the tasks' own ranges, None where there are none."""
+        """The figures of the whole pool; rewards mapped to [0, 1] by their tasks' ranges, None where there are none."""
         rows = self.rows
-        noop = [row.noop_reward for row in rows if row.noop_reward is not None]
-        reached = [row.gold_reward for row in rows if row.gold_reward is not None]
+        noop = [_mapped(row.noop_reward, row.reward_range) for row in rows if row.noop_reward is not None]
+        reached = [_mapped(row.gold_reward, row.reward_range) for row in rows if row.gold_reward is not None]
         checks = sum(row.checks for row in rows if row.noop_reward is not None)
         true = sum(row.checks_true_at_reset for row in rows)
         return {
@@ -144,7 +149,8 @@ class AuditReport:
         }
 
     def __str__(self) -> str:
-        lines = [f"{name.replace('_', ' '):26}{value}" for name, value in self.summary().items()]
+        figures = {name: "-" if value is None else value for name, value in self.summary().items()}
+        lines = [f"{LABELS.get(name, name.replace('_', ' ')):27}{value}" for name, value in figures.items()]
         findings = self.findings()
         for kind, count in Counter(kind for kind, _, _ in findings).items():
             lines += ["", f"{kind}: {count}"]
@@ -223,6 +229,7 @@ class Trial:
             task_id=self.task.task_id,
             status="ok" if failed is None else failed.status,
             detail="" if failed is None else failed.detail,
+            reward_range=(self.low, self.high),
             noop_reward=noop_reward,
             gold_reward=gold_reward,
             flaky=_differs(noop) or _differs(reached),
@@ -267,6 +274,12 @@ def _checks(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 def _reward(outcomes: Sequence[Outcome]) -> float | None:
     """Reward of the first episode that went well."""
     return next((float(outcome.reply["reward"]) for outcome in outcomes if outcome.status == "ok"), None)
+
+
+def _mapped(reward: float, span: tuple[float, float]) -> float:
+    """The reward mapped to [0, 1]; an empty range has only its highest reward."""
+    low, high = span
+    return (reward - low) / (high - low) if high > low else 1.0
 
 
 def _differs(outcomes: Sequence[Outcome]) -> bool:

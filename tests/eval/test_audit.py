@@ -1,5 +1,6 @@
 """The audit finds what is wrong with a pool, and names the record."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,19 @@ def test_the_report_prints_and_is_json(report: AuditReport) -> None:
     assert (summary["tasks"], summary["gold_tasks"], summary["dead"], summary["failed"], summary["flaky"]) == (12, 6, 4, 3, 1)
     assert (summary["broken_checks"], summary["tasks_with_broken_checks"]) == (6, 2)
     assert 0 < summary["score_ms"] < 1000
+
+
+def test_the_summary_maps_rewards_and_the_rows_keep_them(report: AuditReport) -> None:
+    rows = tuple(row for row in report.rows if row.task_id in ("sound", "scaled"))
+    two = dataclasses.replace(report, rows=rows)
+    assert [(row.reward_range, row.noop_reward) for row in rows] == [((0.0, 1.0), 0.5), ((-1.0, 1.0), -1.0)]
+    assert [two.summary()[name] for name in ("noop_mean", "noop_max", "gold_mean")] == [0.25, 0.5, 1.0]
+    assert str(two).splitlines()[1] == "noop mean (mapped to 0..1) 0.25"
+
+
+def test_a_figure_that_there_is_not_prints_as_a_dash(report: AuditReport) -> None:
+    lines = str(dataclasses.replace(report, rows=())).splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith(("noop mean", "gold mean", "step ms"))] == ["-", "-", "-"]
 
 
 @pytest.mark.data
