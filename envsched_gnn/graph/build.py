@@ -14,9 +14,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from scipy import sparse
 from torch import Tensor
 from torch_geometric.data import HeteroData
@@ -27,9 +29,6 @@ from envsched_gnn.features.abstract import AbstractRecord
 from envsched_gnn.features.build import Features, Report, build_features
 from envsched_gnn.graph.similarity import quantise
 from envsched_gnn.pool.pool import Pool
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 MAX_ENVIRONMENT_TASKS = 20_000
 """Tasks an environment may hold: its block is dense, 1.6 GB at this size (ours)."""
@@ -194,7 +193,7 @@ def _offsets(sizes: Int[Tensor, " n"]) -> Int[Tensor, " n+1"]:
 
 
 def _products(vectors: Tensor | sparse.csr_matrix | None, tasks: int) -> Callable[[Tensor], Tensor]:
-    """Inner products of an environment's rows, in float64."""
+    """Inner products of an environment's rows, in float64. A sparse product costs as much as its columns: only those in use are kept."""
     if vectors is None:
         raise GraphError("assemble_graph: neither within_vectors nor within_blocks. Give one of them.")
     if vectors.shape[0] != tasks:
@@ -205,6 +204,8 @@ def _products(vectors: Tensor | sparse.csr_matrix | None, tasks: int) -> Callabl
 
     def gram(rows: Tensor) -> Tensor:
         part = vectors[rows.numpy()]
+        used, columns = np.unique(part.indices, return_inverse=True)
+        part = sparse.csr_matrix((part.data, columns, part.indptr), shape=(len(rows), len(used)))
         return torch.from_numpy((part @ part.T).toarray())
 
     return gram
