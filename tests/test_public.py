@@ -52,7 +52,7 @@ def verbs_of(cls):
 
 
 def test_verbs():
-    inner = {"base_scores", "predicted", "quotas", "rounds_before"}
+    inner = {"predicted", "quotas", "rounds_before"}
     assert {name: arguments for name, arguments in verbs_of(EnvSched).items() if name not in inner} == VERBS
     assert verbs_of(Uniform) == {k: v for k, v in VERBS.items() if k not in ("explain", "release", "scores", "shadow")}
 

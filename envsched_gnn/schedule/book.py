@@ -50,6 +50,8 @@ class Book:
         self.task_ids: list[str] = graph.task_ids
         self.env_index = store.env_index.cpu().numpy()
         self.low, self.high = store.reward_low.cpu(), store.reward_high.cpu()
+        self.schedulable = torch.unique(store.env_index[~store.held_out]).cpu().numpy()
+        """Rows of the environments with a task that is not held out: M of them."""
         self.exposure = Exposure(self.env_index, len(self.env_ids), store.env_index.device)
         self.open: dict[str, Open] = {}
         self.closed: set[str] = set()

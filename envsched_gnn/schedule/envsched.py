@@ -1,7 +1,7 @@
 """The scheduler: propose a batch before any rollout, learn from the rewards that come back.
 
 Knows: the order of things in `select` and `observe`, and what must be kept between rounds.
-Does not know: formulas (coverage, predict), the search for the best batch (greedy), bookkeeping (book), how rollouts are made.
+Does not know: formulas (scores, predict), the search for the best batch (greedy), bookkeeping (book), how rollouts are made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from envsched_gnn.history import History
 from envsched_gnn.predict import Predictor
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, LoadReport, Prediction, RolloutGroup, Selection
-from envsched_gnn.schedule import coverage, state
+from envsched_gnn.schedule import state
 from envsched_gnn.schedule.book import Book, Request, check_pool, shadow_request
 from envsched_gnn.schedule.explain import Explanation, explain
 from envsched_gnn.schedule.greedy import SCALE, Choice, GreedyPass, PhaseScore
@@ -33,6 +32,7 @@ from envsched_gnn.schedule.quarantine import Quarantine
 from envsched_gnn.schedule.quotas import Quotas, quotas_at
 from envsched_gnn.schedule.redundancy import Redundancy
 from envsched_gnn.schedule.reports import Accepted
+from envsched_gnn.schedule.scores import base_scores, columns
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -77,7 +77,6 @@ class EnvSched:
         predict = predict or PredictConfig()
         self.predict_config = replace(predict, preset=preset or predict.preset)
         self._predictor_given = predictor is not None
-        self._schedulable = _schedulable(graph)
         self._absent: dict[str, Any] = {}
         self._start(predictor)
 
@@ -110,7 +109,10 @@ class EnvSched:
         return self.predict_config.preset
 
     def to(self, device: torch.device | str) -> EnvSched:
-        """Move graph, history and neighbours; returns self. The graph handed to the constructor stays where it is."""
+        """Move graph, history and neighbours; returns self. The graph handed to the constructor stays where it is.
+
+        A predictor of your own is not touched: it is handed graph and evidence on `device` from then on, and has to follow them.
+        """
         self.graph.to(str(device))
         self.neighbors.to(device)
         self.history.to(device)
@@ -146,7 +148,7 @@ class EnvSched:
 
     def _choose(self, step: int, n: int, evidence: Evidence, prediction: Prediction) -> list[Choice]:
         """One greedy pass: coverage picks first, then exploitation; a uniform batch while nothing has been observed."""
-        store = self.graph["task"]
+        store, environments = self.graph["task"], self.book.schedulable
         cold = self._is_cold(step)
         q = prediction.informativeness
         if cold:
@@ -154,7 +156,7 @@ class EnvSched:
             phases = [PhaseScore(phase="cold", base=q, count=n)]
         else:
             covering = round(self.select_config.coverage_share * n)
-            cover, exploit = self.base_scores(step, evidence, prediction, picked=True)
+            cover, exploit = base_scores(self, step, evidence, prediction, picked=True)
             phases = [
                 PhaseScore(phase="coverage", base=cover, count=covering, spread=True),
                 PhaseScore(phase="exploitation", base=exploit, count=n - covering),
@@ -167,24 +169,13 @@ class EnvSched:
             quotas=self.quotas(step),
             redundancy=None if cold else self.redundancy,
             earlier=self.book.exposure.at(step).tolist(),
-            crowd=-(-len(q) // min(len(store.cross_vectors), len(self._schedulable))) if len(self._schedulable) else 1,
+            crowd=-(-len(q) // min(len(store.cross_vectors), len(environments))) if len(environments) else 1,
         )
         return greedy.choose()
 
     def _is_cold(self, step: int) -> bool:
         """Whether no group of an earlier step has been observed."""
         return not bool((self.history.steps < step).any())
-
-    def base_scores(self, step: int, evidence: Evidence, prediction: Prediction, *, picked: bool = False) -> tuple[Tensor, Tensor]:
-        """(coverage, exploitation) score of every task before penalties; `picked`: count the picks of this step too."""
-        store, exposure = self.graph["task"], self.book.exposure
-        count = exposure.num_selections(step if picked else step - 1)
-        n_e = torch.from_numpy(exposure.environment_density(step)).to(count.device)
-        nbar = coverage.mean_density(n_e, torch.from_numpy(self._schedulable).to(count.device), self.batch_size, len(count))
-        env_term = coverage.environment_term(n_e, nbar)[store.env_index]
-        pattern = coverage.pattern_term(coverage.cross_evidence(evidence, prediction, self.neighbors))
-        cover = coverage.coverage_score(env_term, coverage.task_term(count), pattern)
-        return cover, coverage.exploitation_score(prediction.informativeness, count)
 
     def _eligible(self, step: int) -> Tensor:
         """Not held out, not quarantined, not in flight, not yet picked at this step; [tasks] bool."""
@@ -199,7 +190,7 @@ class EnvSched:
 
     def quotas(self, step: int) -> Quotas:
         """Limits and counts as the round `step` stands."""
-        return quotas_at(self.book.exposure, step, self.select_config, len(self._schedulable))
+        return quotas_at(self.book.exposure, step, self.select_config, len(self.book.schedulable))
 
     def _register(self, request: Request, choices: Sequence[Choice], prediction: Prediction) -> Selection:
         rows = torch.tensor([choice.task for choice in choices], dtype=torch.int64, device=prediction.informativeness.device)
@@ -270,21 +261,7 @@ class EnvSched:
     @torch.no_grad()
     def scores(self, step: int) -> dict[str, Tensor]:
         """Columns [tasks] of SCORES.csv in pool order, before any pick of `step`; long-horizon estimates are the shrunk ones."""
-        evidence, prediction = self.predicted(step)
-        cover, exploit = self.base_scores(step, evidence, prediction)
-        parts = prediction.parts
-        return {
-            "weight_long": evidence.weight[0],
-            "variance_long": parts.get("estimate_variance", evidence.estimate[0, 0]),
-            "mean_long": parts.get("estimate_mean", evidence.estimate[0, 1]),
-            "dispersion_long": parts.get("estimate_dispersion", evidence.estimate[0, 2]),
-            "predicted_variance": prediction.predicted_variance,
-            "informativeness": prediction.informativeness,
-            "coverage_score": cover,
-            "exploitation_score": exploit,
-            "num_selections": self.book.exposure.num_selections(step - 1).clone(),
-            "p_informative": prediction.p_informative,
-        }
+        return columns(self, step)
 
     @torch.no_grad()
     def explain(self, task_id: str, step: int | None = None) -> Explanation:
@@ -342,9 +319,3 @@ class EnvSched:
         self.history.load_state_dict(log)
         self.neighbors.load_state_dict({"observed": log["tasks"]})
         return state.report(saved, book)
-
-
-def _schedulable(graph: HeteroData) -> np.ndarray:
-    """Rows of the environments with a task that is not held out: M of them."""
-    store = graph["task"]
-    return torch.unique(store.env_index[~store.held_out]).cpu().numpy()

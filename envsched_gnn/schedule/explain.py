@@ -18,6 +18,7 @@ from envsched_gnn.ops import percentile_rank, quantile_map, sort
 from envsched_gnn.predict import mixture, paper
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, Prediction
+from envsched_gnn.schedule.scores import base_scores
 
 if TYPE_CHECKING:
     from envsched_gnn.schedule.envsched import EnvSched
@@ -91,7 +92,7 @@ class Explanation:
 def explain(scheduler: EnvSched, row: int, step: int) -> Explanation:
     """Explain the number of task `row` at `step`."""
     evidence, prediction = scheduler.predicted(step)
-    cover, exploit = scheduler.base_scores(step, evidence, prediction)
+    cover, exploit = base_scores(scheduler, step, evidence, prediction)
     heuristic = scheduler.predictor if isinstance(scheduler.predictor, HeuristicPredictor) else None
     preset = heuristic.preset if heuristic else "predictor"
     informative = preset != "paper"
