@@ -1,6 +1,6 @@
 """Time the scheduler: select (predict and greedy apart), observe, graph build, peak memory, beside two floors of the same run.
 
-`python -m envsched_gnn.eval.speed [--sizes 2550,100000,1000000] [--threads 1,2] [--out eval/results/speed.json]`
+`python -m envsched_gnn.eval.speed [--sizes 2550,100000,1000000] [--threads 1,2] [--graphs FOLDER]`
 
 Knows: what is timed, how often, and where the figures go. Every row runs in a process of its own, so that its peak memory is its own.
 Does not know: pools (benchmarks.pools).
@@ -120,21 +120,30 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return shown
 
 
-def run(sizes: list[int], threads: list[int], out: Path, rounds: int) -> None:
+def graph_of(number: int, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The graph of a size in `folder` and what building it took; built there unless it is there already."""
+    path, about = (folder / f"graph-{SIZES[number].tasks}{suffix}" for suffix in (".pt", ".json"))
+    if not about.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        about.write_text(json.dumps(child(["--build", str(number), str(path)], threads=1)), encoding="utf-8")
+    built: dict[str, Any] = json.loads(about.read_text(encoding="utf-8"))
+    return path, built
+
+
+def run(sizes: list[int], threads: list[int], out: Path, rounds: int, graphs: Path | None) -> None:
     """Measure every size, preset, device and number of threads; write the table after every row."""
     rows: list[dict[str, Any]] = []
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         for number, size in enumerate(SIZES):
             if size.tasks not in sizes:
                 continue
-            path = str(Path(folder) / "graph.pt")
-            built = child(["--build", str(number), path], threads=1)
+            path, built = graph_of(number, graphs or Path(temporary))
             for device in devices:
                 for count in threads if device == "cpu" else threads[:1]:
                     for preset in PRESETS:
                         print(f"{size.tasks} tasks, preset {preset}, {device}, threads {count}", file=sys.stderr)
-                        row = child(["--row", path, preset, device, str(rounds)], count) | built
+                        row = child(["--row", str(path), preset, device, str(rounds)], count) | built
                         rows.append({column: row[column] for column in COLUMNS})
                         write(rows, out)
     Console(width=240).print(table(rows))
@@ -159,6 +168,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("eval/results/speed.json"))
+    parser.add_argument("--graphs", type=Path, help="keep built graphs and their times here, and use those that are there")
     parser.add_argument("--build", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -171,7 +181,8 @@ def main() -> None:
         path, preset, device, rounds = arguments.row
         print(json.dumps(measure(load_graph(path), preset, device, int(rounds))))
     else:
-        run([int(n) for n in arguments.sizes.split(",")], [int(n) for n in arguments.threads.split(",")], arguments.out, arguments.rounds)
+        sizes, threads = ([int(n) for n in text.split(",")] for text in (arguments.sizes, arguments.threads))
+        run(sizes, threads, arguments.out, arguments.rounds, arguments.graphs)
 
 
 if __name__ == "__main__":
