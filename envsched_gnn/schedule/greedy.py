@@ -30,6 +30,8 @@ WHOLE_POOL = 4096
 """Up to so many tasks the shortlist is the whole pool."""
 SHORTLIST = 256
 """Tasks a phase on the first shortlist of a larger pool, or `crowd` a pick if that is more."""
+COMPARED = 256
+"""Candidates that are compared with the picks at once, or a 32nd of the shortlist if that is more (ours)."""
 GROWTH = 8
 """Factor by which the shortlist grows."""
 
@@ -159,11 +161,8 @@ class Shortlist:
         self.bases = host[4:].view(np.float64)
         self.open = np.ones(len(self.task), dtype=bool)
         self.penalty = np.zeros(len(self.task))
-        if greedy.redundancy is not None:
-            self.records = greedy.redundancy.record_index[self.task]
-            self.vectors = greedy.redundancy.record_vectors(self.records)
-            for task in greedy.picked:
-                self._penalise(task, self._in_environment(int(greedy.redundancy.env_index[task])))
+        self.compared = np.zeros(len(self.task), dtype=np.int64)
+        """With how many of the picks, in their order, each candidate has been compared: its score can only fall by the others."""
 
     @property
     def is_final(self) -> bool:
@@ -195,25 +194,13 @@ class Shortlist:
         greedy.picked.append(task)
         self.open[best] = False
         self.score[best] = BLOCKED
-        same = self._in_environment(env)
-        affected = self._penalise(task, same) if greedy.redundancy is not None else same[:0]
         is_open = greedy.quotas.is_open(env, greedy.relaxed)
-        if not is_open:
-            self.open[same] = False
         if self.phase.spread or not is_open:
-            affected = np.concatenate([affected, same])
-        self._rescore(affected)
+            same = (self.env == env).nonzero()[0]
+            self.open[same] &= is_open
+            self._rescore(same)
         self._find_best()
         return choice
-
-    def _in_environment(self, env: int) -> np.ndarray:
-        return (self.env == env).nonzero()[0]
-
-    def _penalise(self, task: int, same: np.ndarray) -> np.ndarray:
-        """Raise the penalties of the candidates that are too similar to `task`; their positions."""
-        hit, penalty = self.greedy.redundancy.penalties(task, self.task, self.records, self.vectors, same)  # type: ignore[union-attr]
-        self.penalty[hit] = np.maximum(self.penalty[hit], penalty)
-        return hit
 
     def _value(self, at: Int[np.ndarray, " n"] | int) -> np.ndarray | np.float64:
         """base / (1 + picks of the environment) - penalty, the division where the phase spreads."""
@@ -227,15 +214,36 @@ class Shortlist:
         self.score[at] = np.where(self.open[at], score, BLOCKED)
 
     def _find_best(self) -> None:
-        """The highest score; of equal ones the highest first tie-breaker, then the second."""
+        """The best candidate, once it has been compared with every pick; until then it and the next best are."""
         if len(self.task) == 0:
             return
+        self.best = self._highest()
+        while self.greedy.redundancy is not None and self.compared[self.best] < len(self.greedy.picked) and self.score[self.best] > BLOCKED:
+            self._compare(self._next_best())
+            self.best = self._highest()
+
+    def _next_best(self) -> Int[np.ndarray, " n"]:
+        """The candidates of highest score that have not been compared with every pick; many at a time, since later picks want them too."""
+        count = max(COMPARED, len(self.task) // 32)
+        top = np.argpartition(self.score, -count)[-count:] if count < len(self.task) else np.arange(len(self.task))
+        return np.append(top[self.compared[top] < len(self.greedy.picked)], self.best)
+
+    def _compare(self, at: Int[np.ndarray, " n"]) -> None:
+        """Penalise candidates for the picks that they have not been compared with."""
+        picks = np.array(self.greedy.picked[int(self.compared[at].min()) :])
+        penalty = self.greedy.redundancy.penalties(self.task[at], picks)  # type: ignore[union-attr]
+        self.penalty[at] = np.maximum(self.penalty[at], penalty)
+        self.compared[at] = len(self.greedy.picked)
+        self._rescore(at)
+
+    def _highest(self) -> int:
+        """The highest score; of equal ones the highest first tie-breaker, then the second."""
         at = (self.score == self.score.max()).nonzero()[0]
         for column in (self.q, self.key):
             if len(at) > 1:
                 value = column[at]
                 at = at[value == value.max()]
-        self.best = int(at[0])
+        return int(at[0])
 
 
 def top_rows(

@@ -37,41 +37,26 @@ class Redundancy:
 
     @property
     def has_table(self) -> bool:
-        """Whether similarities between records are looked up; else they are computed for each pick."""
+        """Whether similarities between records are looked up; else they are computed when asked for."""
         return len(self._vectors) <= MAX_TABLE_RECORDS
 
-    def record_vectors(self, records: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n d"] | None:
-        """What `penalties` needs of the candidates' records; None where there is a table."""
-        return None if self.has_table else self._host_vectors[records]
+    def penalties(self, tasks: Int[np.ndarray, " n"], picks: Int[np.ndarray, " m"]) -> Float[np.ndarray, " n"]:
+        """penalty of each of `tasks` against a batch of `picks`, at least one."""
+        similarity = self._across(self.record_index[tasks], self.record_index[picks])
+        i, j = (self.env_index[tasks][:, None] == self.env_index[picks][None, :]).nonzero()
+        similarity[i, j] = self._within(tasks[i], picks[j])
+        return self.weight * np.maximum(similarity.max(axis=1) - self.threshold, 0.0)
 
-    def penalties(
-        self,
-        pick: int,
-        tasks: Int[np.ndarray, " n"],
-        records: Int[np.ndarray, " n"],
-        vectors: Float[np.ndarray, "n d"] | None,
-        same: Int[np.ndarray, " m"],
-    ) -> tuple[Int[np.ndarray, " hit"], Float[np.ndarray, " hit"]]:
-        """(positions, penalty) of the candidates that are too similar to task `pick`; all others have none.
-
-        `tasks`, `records`, `vectors` describe the candidates; `same` are the positions of those in the environment of `pick`.
-        """
-        similarity = self._across(pick, records, vectors)
-        if len(same):
-            similarity[same] = self._within(pick, tasks[same])
-        hit = (similarity > self.threshold).nonzero()[0]
-        return hit, self.weight * (similarity[hit] - self.threshold)
-
-    def _across(self, pick: int, records: np.ndarray, vectors: np.ndarray | None) -> np.ndarray:
-        if vectors is None:
-            return self.table[self.record_index[pick]].take(records).astype(np.float64)
-        product = torch.from_numpy(vectors @ self._host_vectors[self.record_index[pick]])
+    def _across(self, records: np.ndarray, others: np.ndarray) -> np.ndarray:
+        if self.has_table:
+            return self.table[others[:, None], records[None, :]].T.astype(np.float64)
+        product = torch.from_numpy(self._host_vectors[records] @ self._host_vectors[others].T)
         return quantise(product).numpy().astype(np.float64)
 
-    def _within(self, pick: int, tasks: np.ndarray) -> np.ndarray:
-        env = self.env_index[pick]
-        row = self._block_start[env] + self._position[pick] * self._block_size[env]
-        return self._block[row + self._position[tasks]]
+    def _within(self, tasks: np.ndarray, others: np.ndarray) -> np.ndarray:
+        env = self.env_index[tasks]
+        row = self._block_start[env] + self._position[tasks] * self._block_size[env]
+        return self._block[row + self._position[others]]
 
     @property
     def table(self) -> Float[np.ndarray, "records records"]:
