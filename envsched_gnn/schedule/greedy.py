@@ -31,7 +31,7 @@ WHOLE_POOL = 4096
 SHORTLIST = 256
 """Tasks a phase on the first shortlist of a larger pool, or `crowd` a pick if that is more."""
 COMPARED = 256
-"""Candidates that are compared with the picks at once, or a 32nd of the shortlist if that is more (ours)."""
+"""Candidates compared with the picks at once, or a 32nd of the shortlist if that is more; WHOLE_POOL where it is but a look-up (ours)."""
 GROWTH = 8
 """Factor by which the shortlist grows."""
 
@@ -225,6 +225,8 @@ class Shortlist:
     def _next_best(self) -> Int[np.ndarray, " n"]:
         """The candidates of highest score that have not been compared with every pick; many at a time, since later picks want them too."""
         count = max(COMPARED, len(self.task) // 32)
+        if self.greedy.redundancy is not None and self.greedy.redundancy.has_table:
+            count = max(count, WHOLE_POOL)
         top = np.argpartition(self.score, -count)[-count:] if count < len(self.task) else np.arange(len(self.task))
         return np.append(top[self.compared[top] < len(self.greedy.picked)], self.best)
 
@@ -232,9 +234,10 @@ class Shortlist:
         """Penalise candidates for the picks that they have not been compared with."""
         picks = np.array(self.greedy.picked[int(self.compared[at].min()) :])
         penalty = self.greedy.redundancy.penalties(self.task[at], picks)  # type: ignore[union-attr]
-        self.penalty[at] = np.maximum(self.penalty[at], penalty)
         self.compared[at] = len(self.greedy.picked)
-        self._rescore(at)
+        risen = penalty > self.penalty[at]
+        self.penalty[at[risen]] = penalty[risen]
+        self._rescore(at[risen])
 
     def _highest(self) -> int:
         """The highest score; of equal ones the highest first tie-breaker, then the second."""

@@ -7,6 +7,7 @@ Does not know: scores, quotas, the order of picks.
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse
 import torch
 from jaxtyping import Float, Int
 from torch_geometric.data import HeteroData
@@ -32,12 +33,12 @@ class Redundancy:
         self._block_start = store.within_offset.cpu().numpy()
         self._block_size = store.member_offset.diff().cpu().numpy()
         self._vectors = store.cross_vectors
-        self._host_vectors = store.cross_vectors.cpu().numpy()
+        self._rows = scipy.sparse.csr_matrix(store.cross_vectors.cpu().numpy())
         self._table: np.ndarray | None = None
 
     @property
     def has_table(self) -> bool:
-        """Whether similarities between records are looked up; else they are computed when asked for."""
+        """Whether similarities between records are looked up; else they are computed, few at a time."""
         return len(self._vectors) <= MAX_TABLE_RECORDS
 
     def penalties(self, tasks: Int[np.ndarray, " n"], picks: Int[np.ndarray, " m"]) -> Float[np.ndarray, " n"]:
@@ -49,9 +50,9 @@ class Redundancy:
 
     def _across(self, records: np.ndarray, others: np.ndarray) -> np.ndarray:
         if self.has_table:
-            return self.table[others[:, None], records[None, :]].T.astype(np.float64)
-        product = torch.from_numpy(self._host_vectors[records] @ self._host_vectors[others].T)
-        return quantise(product).numpy().astype(np.float64)
+            return self.table[others].take(records, axis=1).T.astype(np.float64)
+        product = self._rows[records] @ self._rows[others].toarray().T
+        return quantise(torch.from_numpy(product)).numpy().astype(np.float64)
 
     def _within(self, tasks: np.ndarray, others: np.ndarray) -> np.ndarray:
         env = self.env_index[tasks]
