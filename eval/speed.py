@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -71,7 +72,10 @@ def floors(tasks: int, device: str) -> dict[str, float]:
 
 
 def measure(graph: HeteroData, preset: Preset, device: str, rounds: int) -> dict[str, Any]:
-    """One row: fill the history, then time `rounds` rounds of select and observe; medians."""
+    """One row: fill the history, then time `rounds` rounds of select and observe; medians without the first.
+
+    `observe_first_ms` is the slowest of the second to sixth observed round: the very first one also warms the process up.
+    """
     sched = EnvSched(None, graph, batch_size=BATCH, seed=0, preset=preset).to(device)
     first = [timed(device, sched.observe, groups)[0] for groups in history(graph, ROUNDS)]
     times: dict[str, list[float]] = {"predict_ms": [], "select_ms": [], "observe_ms": []}
@@ -156,7 +160,7 @@ def write(rows: list[dict[str, Any]], out: Path) -> None:
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}",
         "commit": commit(),
-        "command": "python -m envsched_gnn.eval.speed",
+        "command": shlex.join(["python", "-m", "envsched_gnn.eval.speed", *sys.argv[1:]]),
     }
     write_atomic(out, (json.dumps({**about, "rows": rows}, indent=1) + "\n").encode())
 

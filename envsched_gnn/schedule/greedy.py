@@ -218,22 +218,21 @@ class Shortlist:
         if len(self.task) == 0:
             return
         self.best = self._highest()
-        while self.greedy.redundancy is not None and self.compared[self.best] < len(self.greedy.picked) and self.score[self.best] > BLOCKED:
-            self._compare(self._next_best())
+        redundancy = self.greedy.redundancy
+        while redundancy is not None and self.compared[self.best] < len(self.greedy.picked) and self.score[self.best] > BLOCKED:
+            self._compare(self._next_best(redundancy), redundancy)
             self.best = self._highest()
 
-    def _next_best(self) -> Int[np.ndarray, " n"]:
+    def _next_best(self, redundancy: Redundancy) -> Int[np.ndarray, " n"]:
         """The candidates of highest score that have not been compared with every pick; many at a time, since later picks want them too."""
-        count = max(COMPARED, len(self.task) // 32)
-        if self.greedy.redundancy is not None and self.greedy.redundancy.has_table:
-            count = max(count, WHOLE_POOL)
+        count = max(WHOLE_POOL if redundancy.has_table else COMPARED, len(self.task) // 32)
         top = np.argpartition(self.score, -count)[-count:] if count < len(self.task) else np.arange(len(self.task))
         return np.append(top[self.compared[top] < len(self.greedy.picked)], self.best)
 
-    def _compare(self, at: Int[np.ndarray, " n"]) -> None:
+    def _compare(self, at: Int[np.ndarray, " n"], redundancy: Redundancy) -> None:
         """Penalise candidates for the picks that they have not been compared with."""
         picks = np.array(self.greedy.picked[int(self.compared[at].min()) :])
-        penalty = self.greedy.redundancy.penalties(self.task[at], picks)  # type: ignore[union-attr]
+        penalty = redundancy.penalties(self.task[at], picks)
         self.compared[at] = len(self.greedy.picked)
         risen = penalty > self.penalty[at]
         self.penalty[at[risen]] = penalty[risen]
