@@ -17,17 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from envsched_gnn.errors import ConfigError
+from envsched_gnn.config_training import EvaluateConfig, ModelConfig, TrainConfig, VllmConfig
+from envsched_gnn.errors import ConfigError, require
 
 Preset = Literal["default", "paper"]
 
 MAX_PENALTY = 1000.0
 """Largest weight of the redundancy penalty (ours): scores, compared as 64-bit integers, leave no room for endless ones."""
-
-
-def _require(condition: bool, key: str, value: object, expected: str) -> None:
-    if not condition:
-        raise ConfigError(f"{key} = {value!r}: expected {expected}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +54,13 @@ class ToolWorldConfig:
     """Share of environments that is held out whole."""
 
     def __post_init__(self) -> None:
-        _require(self.environments >= 1, "pool.toolworld.environments", self.environments, "at least 1")
-        _require(self.tasks >= 1, "pool.toolworld.tasks", self.tasks, "at least 1")
+        require(self.environments >= 1, "pool.toolworld.environments", self.environments, "at least 1")
+        require(self.tasks >= 1, "pool.toolworld.tasks", self.tasks, "at least 1")
         for name in ("impossible", "trivial", "cluster_environment", "cluster_pattern", "held_out_tasks"):
-            _require(0 <= getattr(self, name) <= 1, f"pool.toolworld.{name}", getattr(self, name), "a share from 0 to 1")
-        _require(0 <= self.held_out_environments < 1, "pool.toolworld.held_out_environments", self.held_out_environments, "0 to below 1")
-        _require(self.impossible + self.trivial <= 1, "pool.toolworld.impossible + trivial", self.impossible + self.trivial, "at most 1")
-        _require(
+            require(0 <= getattr(self, name) <= 1, f"pool.toolworld.{name}", getattr(self, name), "a share from 0 to 1")
+        require(0 <= self.held_out_environments < 1, "pool.toolworld.held_out_environments", self.held_out_environments, "0 to below 1")
+        require(self.impossible + self.trivial <= 1, "pool.toolworld.impossible + trivial", self.impossible + self.trivial, "at most 1")
+        require(
             1 <= self.min_operations <= self.max_operations <= 8,
             "pool.toolworld.min_operations .. max_operations",
             (self.min_operations, self.max_operations),
@@ -93,8 +89,8 @@ class GraphConfig:
     """k_cross (paper)."""
 
     def __post_init__(self) -> None:
-        _require(self.within_neighbors >= 1, "graph.within_neighbors", self.within_neighbors, "at least 1")
-        _require(self.cross_neighbors >= 1, "graph.cross_neighbors", self.cross_neighbors, "at least 1")
+        require(self.within_neighbors >= 1, "graph.within_neighbors", self.within_neighbors, "at least 1")
+        require(self.cross_neighbors >= 1, "graph.cross_neighbors", self.cross_neighbors, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +106,11 @@ class PredictConfig:
     """A group counts as informative if its variance exceeds this (ours)."""
 
     def __post_init__(self) -> None:
-        _require(self.preset in ("default", "paper"), "predict.preset", self.preset, "'default' or 'paper'")
+        require(self.preset in ("default", "paper"), "predict.preset", self.preset, "'default' or 'paper'")
         for name in ("half_life_long", "half_life_short"):
             value = getattr(self, name)
-            _require(0 < value < math.inf, f"predict.{name}", value, "a positive number of steps")
-        _require(0 <= self.v_floor < 0.25, "predict.v_floor", self.v_floor, "a variance from 0 to below 0.25")
+            require(0 < value < math.inf, f"predict.{name}", value, "a positive number of steps")
+        require(0 <= self.v_floor < 0.25, "predict.v_floor", self.v_floor, "a variance from 0 to below 0.25")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +135,17 @@ class SelectConfig:
     """Failed groups in a row after which a task is quarantined (ours)."""
 
     def __post_init__(self) -> None:
-        _require(self.batch_size >= 1, "select.batch_size", self.batch_size, "at least 1")
-        _require(0 <= self.coverage_share <= 1, "select.coverage_share", self.coverage_share, "a share from 0 to 1")
-        _require(
+        require(self.batch_size >= 1, "select.batch_size", self.batch_size, "at least 1")
+        require(0 <= self.coverage_share <= 1, "select.coverage_share", self.coverage_share, "a share from 0 to 1")
+        require(
             0 <= self.penalty <= MAX_PENALTY, "select.penalty", self.penalty, f"a weight from 0 to {MAX_PENALTY:g}; scores are at most 1"
         )
-        _require(0 <= self.penalty_threshold <= 1, "select.penalty_threshold", self.penalty_threshold, "a similarity from 0 to 1")
+        require(0 <= self.penalty_threshold <= 1, "select.penalty_threshold", self.penalty_threshold, "a similarity from 0 to 1")
         for name in ("per_round", "rolling"):
             value = getattr(self, name)
-            _require(value is None or value >= 1, f"select.{name}", value, "at least 1, or nothing for the rule")
-        _require(self.consecutive >= 1, "select.consecutive", self.consecutive, "at least 1")
-        _require(self.quarantine_after >= 1, "select.quarantine_after", self.quarantine_after, "at least 1")
+            require(value is None or value >= 1, f"select.{name}", value, "at least 1, or nothing for the rule")
+        require(self.consecutive >= 1, "select.consecutive", self.consecutive, "at least 1")
+        require(self.quarantine_after >= 1, "select.quarantine_after", self.quarantine_after, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,16 +165,16 @@ class RolloutConfig:
     """How fast practice raises the skill (ours)."""
 
     def __post_init__(self) -> None:
-        _require(self.num_rollouts >= 2, "rollout.num_rollouts", self.num_rollouts, "at least 2: one rollout has no variance")
-        _require(self.workers >= 1, "rollout.workers", self.workers, "at least 1")
-        _require(self.memory_mb >= 256, "rollout.memory_mb", self.memory_mb, "at least 256")
-        _require(0 <= self.skill_start <= 1, "rollout.skill_start", self.skill_start, "a probability")
-        _require(0 <= self.skill_gain < math.inf, "rollout.skill_gain", self.skill_gain, "a number from 0")
+        require(self.num_rollouts >= 2, "rollout.num_rollouts", self.num_rollouts, "at least 2: one rollout has no variance")
+        require(self.workers >= 1, "rollout.workers", self.workers, "at least 1")
+        require(self.memory_mb >= 256, "rollout.memory_mb", self.memory_mb, "at least 256")
+        require(0 <= self.skill_start <= 1, "rollout.skill_start", self.skill_start, "a probability")
+        require(0 <= self.skill_gain < math.inf, "rollout.skill_gain", self.skill_gain, "a number from 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run of `envsched run`."""
+    """One run of `envsched run` or `envsched train`."""
 
     name: str = "run"
     """Of the run's own folder."""
@@ -193,9 +189,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         named = self.name.isprintable() and Path(self.name).name == self.name and self.name not in ("", "..")
-        _require(named, "run.name", self.name, "the name of one folder; its parent is run.folder")
-        _require(self.steps >= 1, "run.steps", self.steps, "at least 1")
-        _require(self.policy in ("envsched", "paper", "uniform"), "run.policy", self.policy, "'envsched', 'paper' or 'uniform'")
+        require(named, "run.name", self.name, "the name of one folder; its parent is run.folder")
+        require(self.steps >= 1, "run.steps", self.steps, "at least 1")
+        require(self.policy in ("envsched", "paper", "uniform"), "run.policy", self.policy, "'envsched', 'paper' or 'uniform'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +203,10 @@ class Config:
     predict: PredictConfig = field(default_factory=PredictConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
 
@@ -299,13 +299,13 @@ def _build(cls: Any, table: dict[str, Any], prefix: str = "") -> Any:
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        _require(isinstance(value, dict), key, value, "a table")
+        require(isinstance(value, dict), key, value, "a table")
         return _build(hint, value, f"{key}.")
     allowed = typing.get_args(hint) or (hint,)
     if typing.get_origin(hint) is Literal:
-        _require(value in allowed, key, value, "one of " + ", ".join(map(repr, allowed)))
+        require(value in allowed, key, value, "one of " + ", ".join(map(repr, allowed)))
         return value
     if float in allowed and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    _require(type(value) in allowed, key, value, " or ".join(kind.__name__ for kind in allowed if kind is not type(None)))
+    require(type(value) in allowed, key, value, " or ".join(kind.__name__ for kind in allowed if kind is not type(None)))
     return value

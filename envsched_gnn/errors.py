@@ -36,3 +36,9 @@ class EnvironmentFailureError(EnvSchedError):
 def message(where: str, found: str, expected: str, cure: str) -> str:
     """One sentence each for the place, the value found, what was expected, and the cure."""
     return f"{where}: {found}; expected {expected}. {cure}"
+
+
+def require(condition: bool, key: str, value: object, expected: str) -> None:
+    """ConfigError, naming the setting `key`, unless the condition holds."""
+    if not condition:
+        raise ConfigError(f"{key} = {value!r}: expected {expected}.")

@@ -8,15 +8,22 @@ from envsched_gnn.config import Config, flatten, load_config, to_table, to_toml
 from envsched_gnn.errors import ConfigError
 
 KEYS = """
+evaluate.every evaluate.samples evaluate.tasks
 graph.cross_neighbors graph.within_neighbors
-pool.bfcl_graded pool.path pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth
-pool.toolworld.environments pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible
-pool.toolworld.max_operations pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.toolworld.tasks
-pool.toolworld.trivial
+model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.path model.warm_start_share
+model.warm_start_steps
+pool.bfcl_graded pool.path
+pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth pool.toolworld.environments
+pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible pool.toolworld.max_operations
+pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.toolworld.tasks pool.toolworld.trivial
 predict.half_life_long predict.half_life_short predict.preset predict.v_floor
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
 select.batch_size select.consecutive select.coverage_share select.penalty select.penalty_threshold select.quarantine_after
+train.algorithm train.checkpoint_every train.gradient_checkpointing train.kl train.learning_rate train.loss_type
+train.max_completion_tokens train.max_prompt_tokens train.max_turns train.micro_batch train.num_iterations train.scale_rewards
+train.schedule train.temperature train.tool_error_budget train.top_p train.warmup_steps
+vllm.max_model_length vllm.memory_share vllm.mode vllm.sleep
 """
 """Every key that has a value by default; `select.per_round` and `select.rolling` have none."""
 
