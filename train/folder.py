@@ -88,6 +88,8 @@ def _require_same_config(folder: Path, config: Config) -> None:
             f"{folder / 'resolved.toml'}: not TOML ({error}); expected the settings of a run. Choose another run.name."
         ) from None
     here = dict(flatten(to_table(config)))
+    defaults = dict(flatten(to_table(Config())))
+    there = {key: defaults[key] for key in here.keys() & defaults.keys()} | there  # a setting that is younger than the run
     changed = [key for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key) and key not in FREE]
     if changed:
         differences = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} now" for key in changed)

@@ -1,17 +1,19 @@
 """A run resumes bit-equal after a kill at any moment, and loses no finished rollout."""
 
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, load_config
+from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, TrainConfig, load_config, to_toml
 from envsched_gnn.errors import CheckpointError, ConfigError, GraphError, HistoryError
 from envsched_gnn.eval.report import write_report
 from envsched_gnn.pool.manifest import write_manifest
@@ -293,6 +295,20 @@ def test_another_setting_is_named(folder: Path) -> None:
         run(config, resume=False)
     with pytest.raises(ConfigError, match=r"Set run\.policy = 'paper'"):
         run(load_config(None, ["predict.preset=paper"]))
+
+
+def test_a_setting_younger_than_the_run_is_its_default(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    kept = tmp_path / "runs" / "whole" / "resolved.toml"
+    older = tomllib.loads(kept.read_text())
+    older = {name: table for name, table in older.items() if name not in ("model", "train", "vllm", "evaluate")}
+    kept.write_text(to_toml(older))
+    config = replace(configuration(folder, "whole"), run=RunConfig(name="whole", folder=str(tmp_path / "runs"), steps=STEPS, device="cpu"))
+    run(config)
+    assert tomllib.loads(kept.read_text())["train"]["learning_rate"] == 1e-6
+    kept.write_text(to_toml(older))
+    with pytest.raises(ConfigError, match=r"other settings: train\.kl = 0\.0 there and 0\.1 now"):
+        run(replace(config, train=TrainConfig(kl=0.1)))
 
 
 def test_another_pool_is_named(folder: Path, tmp_path: Path) -> None:
