@@ -54,6 +54,11 @@ class ScriptedEngine:
         """End the worker processes. Idempotent."""
         self._workers.close()
 
+    @property
+    def timings(self) -> dict[str, float]:
+        """None: a round of this engine is its rollouts."""
+        return {}
+
     def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
         """Groups as they finish; when all are taken, the policy has learned from the round.
 

@@ -1,6 +1,6 @@
 """The run folder: the files that say what a run is, and whether a folder holds the same run.
 
-Knows: `config.toml`, `resolved.toml`, `versions.json`, `pool.json`, the lock.
+Knows: `config.toml`, `resolved.toml`, `versions.json`, `pool.json`, which command a folder belongs to, the lock.
 Does not know: rounds, checkpoints, the ledger.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from envsched_gnn.config import Config, flatten, to_table, to_toml
 from envsched_gnn.errors import CheckpointError, ConfigError
@@ -27,6 +27,13 @@ FREE = frozenset({"run.steps", "run.folder", "run.device", "rollout.workers", "r
 """Settings that a resumed run may change: they decide how long and where it runs, not what it picks."""
 
 Table = dict[str, Any]
+Command = Literal["run", "train"]
+
+PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "transformers", "trl", "accelerate")
+"""Whose versions decide a run's numbers."""
+
+EVALUATIONS = "evaluations.jsonl"
+"""In the folders of `envsched train` alone; empty before the first evaluation."""
 
 
 @contextmanager
@@ -49,15 +56,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def prepare(folder: Path, config: Config, pool: Pool, given: str) -> list[str]:
+def prepare(folder: Path, config: Config, pool: Pool, given: str, command: Command = "run") -> list[str]:
     """Describe the run in its folder, or check that the folder holds this very run; returns what a user should know.
 
     Raises:
-        ConfigError: the folder holds a run with another setting.
+        ConfigError: the folder holds a run with another setting, or of another command.
         CheckpointError: it holds a run of another pool, or files that are no run.
     """
     notes: list[str] = []
     if (folder / "resolved.toml").is_file():
+        _require_same_command(folder, command)
         _require_same_config(folder, config)
         _require_same_pool(folder, pool)
         notes = _changed_versions(folder)
@@ -67,6 +75,8 @@ def prepare(folder: Path, config: Config, pool: Pool, given: str) -> list[str]:
         write_atomic(folder / "config.toml", (given or to_toml(to_table(config))).encode())
         write_atomic(folder / "versions.json", _json(versions()))
         write_atomic(folder / "pool.json", _json(describe(pool)))
+        if command == "train":
+            (folder / EVALUATIONS).touch()
     write_atomic(folder / "resolved.toml", to_toml(to_table(config)).encode())
     return notes
 
@@ -78,6 +88,12 @@ def _changed_versions(folder: Path) -> list[str]:
         return [_rewritten(folder / "versions.json", here)]
     changed = [f"{name} {there.get(name)} then, {here[name]} now" for name in here if there.get(name) != here[name]]
     return [f"warning: versions have changed since this run began, so its numbers may differ: {'; '.join(changed)}"] if changed else []
+
+
+def _require_same_command(folder: Path, command: Command) -> None:
+    there = "train" if (folder / EVALUATIONS).exists() else "run"
+    if there != command:
+        raise ConfigError(f"{folder}: holds a run of `envsched {there}`; this is `envsched {command}`. Choose another run.name.")
 
 
 def _require_same_config(folder: Path, config: Config) -> None:
@@ -141,7 +157,7 @@ def describe(pool: Pool) -> Table:
 
 def versions() -> Table:
     """Versions of everything that decides a run's numbers, and the commit if the package lies in a git checkout."""
-    found = {name: _version(name) for name in ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn")}
+    found = {name: _version(name) for name in PACKAGES}
     return {
         "envsched_gnn": _version("envsched-gnn"),
         "commit": commit(),

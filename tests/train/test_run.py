@@ -20,7 +20,8 @@ from envsched_gnn.pool.manifest import write_manifest
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Check, Environment, Task, Verifier
 from envsched_gnn.train import checkpoint
-from envsched_gnn.train.run import Silent, device_of, run
+from envsched_gnn.train.loop import Silent
+from envsched_gnn.train.run import device_of, run
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 6
