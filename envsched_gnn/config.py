@@ -77,6 +77,8 @@ class PoolConfig:
     toolworld: ToolWorldConfig = field(default_factory=ToolWorldConfig)
     bfcl_graded: bool = False
     """BFCL: reward = share of turns right, instead of all or nothing."""
+    environment_rule: str = ""
+    """Splits environments: `info.scenario` makes `env_id` into `env_id.VALUE` by the value there in each task. Empty: as the pool says."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """From a name or directory to a pool.
 
-Knows: the bundled names, how a directory's format is recognised.
+Knows: the bundled names, how a directory's format is recognised, that environments may be split by a rule.
 Does not know: what stands in any file.
 """
 
@@ -14,6 +14,7 @@ from envsched_gnn.errors import PoolError, message
 from envsched_gnn.pool.envscaler import ENVIRONMENTS, TASKS, find_one, read_envscaler
 from envsched_gnn.pool.manifest import find_table, read_manifest
 from envsched_gnn.pool.pool import Pool
+from envsched_gnn.pool.regroup import regroup
 
 NAMES = ("toolworld", "bfcl")
 """Pools that need no directory. A directory of that name is reached by `./toolworld`."""
@@ -25,9 +26,15 @@ _LISTED = 8
 def load_pool(config: PoolConfig) -> Pool:
     """The pool that `config.path` names: `toolworld`, `bfcl`, or a directory whose format is recognised by its files.
 
+    Its environments are split by `config.environment_rule`.
+
     Raises:
-        PoolError: nothing is found, or it is ambiguous, malformed or inconsistent.
+        PoolError: nothing is found, or it is ambiguous, malformed or inconsistent, or a task lacks what the rule names.
     """
+    return regroup(_read(config), config.environment_rule)
+
+
+def _read(config: PoolConfig) -> Pool:
     match config.path:
         case "toolworld":
             from envsched_gnn.pool.toolworld import generate
