@@ -29,6 +29,10 @@ class CheckpointError(EnvSchedError):
     """A checkpoint or scheduler state cannot be restored."""
 
 
+class EngineError(EnvSchedError):
+    """The engine that generates rollouts failed; what was finished before is in the run's folder."""
+
+
 class EnvironmentFailureError(EnvSchedError):
     """An environment could not be set up, called or scored; ends one rollout with a status, never the run."""
 
