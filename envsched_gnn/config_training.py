@@ -72,6 +72,8 @@ class TrainConfig:
     tool_error_budget: int = 3
     """Tool errors after which an episode ends with status tool_budget."""
     gradient_checkpointing: bool = False
+    shard: bool = False
+    """Whether weights, gradients, optimiser and reference are split over the devices (FSDP), instead of a copy on each."""
     checkpoint_every: int = 10
     """Rounds between two checkpoints."""
 
@@ -96,11 +98,14 @@ class VllmConfig:
     """Share of a device's memory that vLLM takes for weights and KV cache."""
     max_model_length: int = 0
     """Tokens of prompt and completion; 0: what the training settings add up to."""
+    tensor_parallel: int = 1
+    """Devices that share one engine, each with its part of weights and KV cache."""
     sleep: bool = True
     """Whether the engine gives its memory back while the trainer updates; on GPUs only."""
 
     def __post_init__(self) -> None:
         require(0 < self.memory_share < 1, "vllm.memory_share", self.memory_share, "a share between 0 and 1")
+        require(self.tensor_parallel >= 1, "vllm.tensor_parallel", self.tensor_parallel, "at least 1")
         require(self.max_model_length >= 0, "vllm.max_model_length", self.max_model_length, "at least 0")
 
 
