@@ -23,8 +23,13 @@ from envsched_gnn.errors import CheckpointError, ConfigError
 from envsched_gnn.files import write_atomic
 from envsched_gnn.pool.pool import Pool
 
-FREE = frozenset({"run.steps", "run.folder", "run.device", "rollout.workers", "rollout.memory_mb"})
-"""Settings that a resumed run may change: they decide how long and where it runs, not what it picks."""
+FREE = frozenset(
+    {
+        *("run.steps", "run.folder", "run.device", "rollout.workers", "rollout.memory_mb"),
+        *("train.micro_batch", "train.gradient_checkpointing", "train.checkpoint_every", "vllm.memory_share", "vllm.sleep"),
+    }
+)
+"""Settings that a resumed run may change: they decide how long, where and in how much memory it runs, not what it picks."""
 
 Table = dict[str, Any]
 Command = Literal["run", "train"]

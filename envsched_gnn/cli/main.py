@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from envsched_gnn.cli import doctor, graph, pool, run, select
+from envsched_gnn.cli import doctor, graph, pool, run, select, train
 
 app = typer.Typer(
     name="envsched",
@@ -23,4 +23,5 @@ app.add_typer(graph.app, name="graph")
 app.command("select")(select.select)
 app.command("explain")(select.explain)
 app.command("run")(run.run)
+app.command("train")(train.train)
 app.command("report")(run.report)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from envsched_gnn.cli.display import Live, Plain, figures, seconds
 from envsched_gnn.cli.main import app
-from envsched_gnn.cli.run import Live, Plain
 from envsched_gnn.config import to_toml
 from envsched_gnn.pool.manifest import write_manifest
 from tests.train.test_run import ledger_rows, tiny_pool
@@ -81,23 +81,49 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_resume(config: Path, tmp_path
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out == ""
-    assert "every finished rollout is kept" in err
+    assert "everything finished is kept" in err
     assert f"envsched run -c {config} -s run.steps=100000" in err
     assert "Traceback" not in err
     assert len(ledger_rows(tmp_path / "runs" / "r")["groups"]) >= 4
 
 
-LINE: dict[str, Any] = {"step": 0, "reward_median": 0.5, "variance_mean": None, "zero_variance_share": 0.25, "environments": 3}
+LINE: dict[str, Any] = {
+    "step": 0,
+    "reward_mean": 0.5,
+    "variance_mean": None,
+    "zero_variance_share": 0.25,
+    "environments": 3,
+    "envsched/round/rank_correlation": 0.412,
+    "seconds_rollout": 3.0,
+    "seconds_select": 0.01,
+    "seconds_update": 1.5,
+    "seconds_save": None,
+}
+PART: dict[str, Any] = {"tasks": 3, "reward": 0.25, "solved": 0.0, "failed": 0}
+EVALUATION: dict[str, Any] = {"step": 2, "seconds": 1.25, "held_out_tasks": PART, "held_out_environments": PART | {"reward": None}}
 
 
-def test_progress_on_a_terminal_and_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    for display in (Plain(3), Live(3)):
-        with display:
-            display.stage("reading")
-            display.group(1, 4)
-            display.round(LINE)
-            display.round({**LINE, "step": 1})
+def test_progress_on_a_terminal_and_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    for shown in (Plain(3), Live(3)):
+        with shown:
+            shown.stage("reading")
+            shown.stage("warning: a [red] one")
+            shown.group(1, 4)
+            shown.round(LINE)
+            shown.evaluated(EVALUATION)
+            shown.round({**LINE, "step": 1})
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "step 2/3  reward 0.50  variance -  without variance 0.25  environments 3  0:0" in printed.err
+    watched = "reward 0.50  variance -  without variance 0.25  environments 3  rank correlation 0.41"
+    assert printed.err.count(watched) == 3, "two lines in the log, one at the end on the terminal"
+    assert f"step 2/3  {watched}  4.5 s: rollout 3.0, update 1.5  0:0" in printed.err
+    seen = "evaluation after 2 rounds: reward on held-out tasks 0.250 (3 tasks), held-out environments - (3 tasks), 1.2 s"
+    assert printed.err.count(seen) == 2
+    assert printed.err.count("warning: a [red] one") == 2
     assert "steps" in printed.err
+
+
+def test_uniform_selection_has_no_rank_correlation() -> None:
+    assert figures({"step": 0, "reward_mean": 0.5}).endswith("environments -  rank correlation -")
+    assert seconds({"seconds_save": None}) == ""

@@ -23,8 +23,10 @@ SURFACE = {
     "pool show": {"POOL", "-s", "--set", "--json"},
     "report": {"RUN", "--json"},
     "run": {"-c", "--config", "-s", "--set"},
+    "train": {"-c", "--config", "--select", "-s", "--set"},
     "select": {"GRAPH.pt", "--history", "--preset", "--step", "--batch-size", "--seed", "--scores", "--json"},
 }
+HEAVY = {"torch", "torch_geometric", "scipy", "sklearn", "matplotlib", "pandas", "pyarrow", "transformers", "trl", "datasets", "accelerate"}
 
 
 def surface(command: Any, path: str = "") -> dict[str, set[str]]:
@@ -49,17 +51,26 @@ def test_help_imports_neither_torch_nor_the_heavy_rest() -> None:
     code = (
         "import sys\nfrom envsched_gnn.cli.main import app\n"
         "try:\n    app(sys.argv[1:])\nexcept SystemExit as end:\n    code = end.code\n"
-        "heavy = {'torch', 'torch_geometric', 'scipy', 'sklearn', 'matplotlib', 'pandas', 'pyarrow'} & set(sys.modules)\n"
+        f"heavy = {HEAVY} & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy), code)"
     )
-    for arguments in (["--help"], ["select", "--help"], ["run", "--help"], ["pool", "audit", "--help"]):
+    for arguments in (["--help"], ["select", "--help"], ["run", "--help"], ["train", "--help"], ["pool", "audit", "--help"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
         assert "HEAVY [] 0" in done.stdout
         assert "Usage" in done.stdout
 
 
 @pytest.mark.parametrize(
-    "arguments", [["select"], ["nothing"], ["run", "-c"], ["select", "g.pt", "--preset", "best"], ["pool", "convert", "x"]]
+    "arguments",
+    [
+        ["select"],
+        ["nothing"],
+        ["run", "-c"],
+        ["train"],
+        ["train", "-c", "c.toml", "--select", "best"],
+        ["select", "g.pt", "--preset", "best"],
+        ["pool", "convert", "x"],
+    ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
@@ -69,6 +80,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     ("arguments", "sentence"),
     [
         (["run", "-c", "none.toml"], "none.toml: no such file"),
+        (["train", "-c", "none.toml"], "none.toml: no such file"),
         (["report", "none"], "not a run folder"),
         (["pool", "show", "none"], "none"),
         (["graph", "export", "none.pt", "-o", "x.npz"], "none.pt: no such file"),

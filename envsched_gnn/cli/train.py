@@ -1,0 +1,49 @@
+"""`envsched train`: GRPO on a pool, its tasks chosen by a scheduler.
+
+Knows: the options of the verb.
+Does not know: trainers, rounds, evaluation, how progress is shown.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envsched_gnn.cli.console import Settings, cured
+from envsched_gnn.cli.display import Plain
+from envsched_gnn.cli.run import ConfigFile, follow
+
+if TYPE_CHECKING:
+    from envsched_gnn.config import Config
+
+
+class Scheduler(StrEnum):
+    """Who chooses the tasks of a round."""
+
+    envsched = "envsched"
+    paper = "paper"
+    uniform = "uniform"
+
+
+Select = Annotated[
+    Scheduler | None, typer.Option("--select", help="The scheduler, in place of run.policy: EnvSched, its preset of the paper, or uniform.")
+]
+
+
+@cured
+def train(config: ConfigFile, select: Select = None, settings: Settings = None) -> None:
+    """Train a policy on the tasks that the scheduler selects, evaluate it on held-out ones, then write the report.
+
+    The same command resumes a run that was stopped. Ctrl-C ends it after the round it is in; a second one ends it at once.
+    """
+
+    def play(parsed: Config, given: str, progress: Plain) -> Path | None:
+        from envsched_gnn.train.session import train as train_rounds
+
+        return train_rounds(parsed, given=given, progress=progress)
+
+    chosen = [f"run.policy={select}"] if select else []
+    follow("train", config, [*(settings or []), *chosen], play)

@@ -1,0 +1,181 @@
+"""`envsched train`: rounds that end in an update of the policy, evaluations between them, a clean stop and a clean resume.
+
+Knows: when evaluations and checkpoints are due, what Ctrl-C means, what is told when something fails.
+Does not know: how a policy generates or learns (pocket, language_session), how picks are made, how progress is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from envsched_gnn.config import Config
+from envsched_gnn.errors import ConfigError, EnvSchedError
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.train.evaluation import Evaluations, Play
+from envsched_gnn.train.folder import EVALUATIONS
+from envsched_gnn.train.loop import Engine, Loop, Progress, Silent, restore
+from envsched_gnn.train.run import Opened, opened, warn_of_lost_ledger
+
+
+class Learner(Engine, Protocol):
+    """An engine whose policy learns from the rounds it plays, and can be evaluated between them."""
+
+    def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
+        """Rewards [rows][samples] of tasks of the pool; nothing is learned, and the next round is as if there had been no evaluation."""
+        ...
+
+
+Build = Callable[[Pool], AbstractContextManager[Learner]]
+
+
+def train(config: Config, *, given: str = "", progress: Progress | None = None) -> Path | None:
+    """Train, or go on with, the run that `config` describes, and return its folder `run.folder/run.name`.
+
+    Args:
+        given: the configuration as the user wrote it, kept as `config.toml`.
+
+    Returns:
+        The folder; None in the processes of a distributed run other than the first.
+
+    Raises:
+        ConfigError: the folder holds a run with other settings or of `envsched run`, or is in use.
+        CheckpointError: it holds a run of another pool, or the disk is full.
+        EnvSchedError: something failed in a round; what was finished before is kept.
+        KeyboardInterrupt: after Ctrl-C, when all is saved.
+    """
+    progress = progress or Silent()
+    match config.model.kind:
+        case "pocket":
+            from envsched_gnn.train.pocket.engine import PocketEngine
+
+            if os.environ.get("WORLD_SIZE", "1") != "1":
+                raise ConfigError("model.kind = 'pocket': runs in one process. Start it without torchrun or accelerate launch.")
+
+            def build(pool: Pool) -> PocketEngine:
+                progress.stage("warming the pocket model up")
+                return PocketEngine(pool, config.model, config.train, config.rollout, config.run.seed)
+
+            return play_rounds(config, build, given=given, progress=progress)
+        case "language_model":
+            from envsched_gnn.train.language_session import train_language_model
+
+            return train_language_model(config, given=given, progress=progress)
+
+
+def play_rounds(config: Config, build: Build, *, given: str, progress: Progress) -> Path:
+    """The rounds of an engine that plays and learns; see `train`."""
+    with opened(config, "train", given, progress) as it, explained(it.folder), Interrupt() as interrupt, build(it.pool) as engine:
+        evaluations = evaluations_of(it, config, progress)
+        step = restore(it.folder, it.scheduler, engine, progress)
+        evaluations.cut(step)
+        warn_of_lost_ledger(it.ledger, step, progress)
+
+        def saves(done: int) -> bool:
+            return checkpoint_due(config, evaluations, done) or interrupt.asked
+
+        loop = Loop(folder=it.folder, pool=it.pool, ledger=it.ledger, scheduler=it.scheduler, engine=engine, progress=progress, saves=saves)
+        for done in range(step, config.run.steps + 1):
+            evaluate_if_missing(evaluations, done, engine.evaluate, interrupt, progress)
+            if done < config.run.steps:
+                loop.round(done)
+            if interrupt.asked and loop.seconds_save is not None:  # pressed too late for this round's checkpoint: after the next
+                raise KeyboardInterrupt
+        return it.folder
+
+
+def evaluations_of(it: Opened, config: Config, progress: Progress) -> Evaluations:
+    """The evaluations of a run; tells if its pool has nothing to evaluate on."""
+    evaluations = Evaluations(it.folder / EVALUATIONS, it.pool, config.evaluate, config.run.steps)
+    if config.evaluate.tasks and not evaluations.possible:
+        progress.stage(
+            f"warning: {it.pool.source}: no task is held out, so nothing is evaluated. Mark tasks with info.held_out, "
+            "or set pool.toolworld.held_out_tasks and held_out_environments"
+        )
+    return evaluations
+
+
+def checkpoint_due(config: Config, evaluations: Evaluations, done: int) -> bool:
+    """After every `train.checkpoint_every` rounds, before an evaluation, so that nothing is lost in it, and after the last round."""
+    return done % config.train.checkpoint_every == 0 or done == config.run.steps or evaluations.due(done)
+
+
+def evaluate_if_missing(evaluations: Evaluations, done: int, play: Play, interrupt: Interrupt, progress: Progress) -> None:
+    """The evaluation after `done` rounds, where it is due and not there; Ctrl-C ends it at once, for it changes nothing."""
+    if evaluations.missing(done):
+        progress.stage(f"evaluating after {done} rounds")
+        with interrupt.at_once():
+            line = evaluations.run(done, play)
+        progress.evaluated(line)
+
+
+class Interrupt:
+    """What Ctrl-C does: the first ends the run after the round it is in, a second one, or one during an evaluation, at once.
+
+    A context manager, of the main thread; elsewhere Ctrl-C stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        """Whether the run should end when its round is done and saved."""
+        self._at_once = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.asked or self._at_once:
+            raise KeyboardInterrupt
+        self.asked = True
+        with suppress(OSError):  # no print: the signal may have come in the midst of one
+            os.write(2, b"\nstopping when this round is done and saved; Ctrl-C again stops at once\n")
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A block that Ctrl-C ends at once."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Any failure in the block becomes one sentence; the traceback goes to `error.txt` in the run folder.
+
+    Raises:
+        EnvSchedError: as raised in the block, or in place of any other exception.
+    """
+    try:
+        yield
+    except EnvSchedError:
+        raise
+    except Exception as error:
+        path = folder / "error.txt"
+        with suppress(OSError):
+            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="replace")
+        first = next(iter(str(error).splitlines()), "")
+        cure = "Cure its cause"
+        if isinstance(error, torch.OutOfMemoryError):
+            cure = "Lower train.micro_batch or vllm.memory_share, or set train.gradient_checkpointing (envsched doctor -c adds memory up)"
+        raise EnvSchedError(
+            f"{folder}: the run has failed ({type(error).__name__}: {first}); what was finished is kept, the traceback stands in {path}. "
+            f"{cure}, then give the same command again to go on from the last checkpoint."
+        ) from error
