@@ -77,7 +77,7 @@ def write_results(root: str | Path, path: str | Path, command: str) -> Collectio
 
 
 def figures_by_pool(root: str | Path) -> tuple[dict[str, dict[str, list[Figures]]], Collection]:
-    """Figures of the runs that count, by pool (main first), arm and seed, and what was found, with a sentence for each run that does not count.
+    """Figures of the runs that count, by pool (main first), arm and seed; and what was found, with a sentence for each other run.
 
     Raises:
         HistoryError: no run under `root`, or none that counts.
@@ -153,8 +153,9 @@ def lists_of(runs: list[Figures], names: tuple[str, ...] = LISTS) -> dict[str, l
 def summary_of(arms: Arms) -> dict[str, Any]:
     """Medians, paired differences, time to uniform's best and share of the way of every arm of a pool, and the null band."""
     band = null_band(arms["uniform"])
+    auc = band and [round(value, 6) for value in band.auc]
     return {
-        "null_band": band and {"pairs": band.pairs, "reached": band.reached, "auc": band.auc, "time_to_uniform_best": band.time},
+        "null_band": band and {"pairs": band.pairs, "reached": band.reached, "auc": auc, "time_to_uniform_best": band.time},
         "arms": {arm: _arm_summary(arms, arm) for arm in ordered(arms)},
     }
 

@@ -24,6 +24,8 @@ SETS = ("tasks", "environments")
 """Held-out tasks of environments trained on, and tasks of held-out environments."""
 ROLES = ("main", "control", "unclustered")
 DONE = "done.json"
+RISING = 8
+"""Steps after which rollouts that rose every time are a running total and not those of each step (by chance: one in 40,320)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ def read_finished(folder: Path) -> Run:
     steps = _lines(folder / "steps.jsonl")
     for number, line in enumerate(steps):
         _check_step(folder / "steps.jsonl", number, line)
+    _check_charge(folder / "steps.jsonl", [line["rollouts"] for line in steps])
     evaluations = _lines(folder / "evaluations.jsonl")
     for number, line in enumerate(evaluations):
         _check_evaluation(folder / "evaluations.jsonl", number, line)
@@ -171,6 +174,13 @@ def _check_step(path: Path, number: int, line: dict[str, Any]) -> None:
         good = _is_number(value) or (value is None and key in MAY_BE_NULL)
         _need(good, path, number, f"{key} = {value!r}", "a number, or null" if key in MAY_BE_NULL else "a number")
     _need(line["rollouts"] > 0, path, number, f"rollouts = {line['rollouts']}", "the rollouts of this step, at least 1")
+
+
+def _check_charge(path: Path, rollouts: list[float]) -> None:
+    rises = all(later > earlier for earlier, later in zip(rollouts, rollouts[1:], strict=False))
+    if len(rollouts) >= RISING and rises:
+        found = f"rollouts rise at every step, from {rollouts[0]} to {rollouts[-1]}"
+        raise HistoryError(message(str(path), found, "the rollouts of each step alone", "Write the running total under another key."))
 
 
 def _check_evaluation(path: Path, number: int, line: dict[str, Any]) -> None:

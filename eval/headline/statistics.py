@@ -41,8 +41,8 @@ def quantile(values: np.ndarray, share: float) -> float:
 
 
 def median(values: np.ndarray) -> float:
-    """Middle value, or mean of the two middle ones, which is infinite if one of them is; NaN without values."""
-    ordered = np.sort(values)
+    """Middle value, or mean of the two middle ones, which is infinite if one of them is; NaN values are left out, NaN without others."""
+    ordered = np.sort(values[~np.isnan(values)])
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2) if len(ordered) else math.nan
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 COLUMNS = (
     *("arm", "seeds", "AUC", "Δ AUC", "Δ AUC by token", "final", "Δ final"),
@@ -17,9 +18,9 @@ COLUMNS = (
 )
 LEGEND = (
     "Medians over seeds. AUC: mean held-out reward over the steps (dapo: over the rollouts charged). Δ: mean paired difference to uniform "
-    "[95 % bootstrap over seeds], seeds in which the arm is better. Way to the oracle: share of uniform's excess of groups without variance "
-    "that is saved. Steps to uniform's best: first evaluated step at which the isotonic fit reaches the best of uniform's on that seed; "
-    "median [interval], seeds that reach it."
+    "[95 % bootstrap interval over seeds], seeds in which the arm is better. Way to the oracle: of the groups without variance that the "
+    "oracle saves beside uniform, the share that the arm saves. Steps to uniform's best: first evaluated step at which the isotonic fit "
+    "reaches the best of uniform's on that seed, median [interval], seeds that reach it."
 )
 
 
@@ -96,11 +97,11 @@ def rich_tables(result: dict[str, Any]) -> list[Table]:
     """One table a pool for a terminal."""
     tables = []
     for pool, summary in result["summary"].items():
-        table = Table(title=title(result, pool), caption=LEGEND)
+        table = Table(title=Text(title(result, pool)), caption=Text(LEGEND))
         for name in COLUMNS:
             table.add_column(name, justify="left" if name == "arm" else "right")
         for row in rows(summary):
-            table.add_row(*row)
+            table.add_row(*(Text(cell) for cell in row))
         tables.append(table)
     return tables
 
