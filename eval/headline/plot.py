@@ -133,7 +133,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         print(write_plot(arguments.root, arguments.out))
-    except HistoryError as error:
+    except (HistoryError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -206,7 +206,7 @@ def main() -> int:
     command = arguments.command or shlex.join(["python", "-m", "envsched_gnn.eval.headline.results", *sys.argv[1:]])
     try:
         found = write_results(arguments.root, arguments.out, command)
-    except HistoryError as error:
+    except (HistoryError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     for notice in (*found.waiting, *found.damaged):

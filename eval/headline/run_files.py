@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def _check_step(path: Path, number: int, line: dict[str, Any]) -> None:
 
 
 def _check_charge(path: Path, rollouts: list[float]) -> None:
-    rises = all(later > earlier for earlier, later in zip(rollouts, rollouts[1:], strict=False))
+    rises = all(later > earlier for earlier, later in pairwise(rollouts))
     if len(rollouts) >= RISING and rises:
         found = f"rollouts rise at every step, from {rollouts[0]} to {rollouts[-1]}"
         raise HistoryError(message(str(path), found, "the rollouts of each step alone", "Write the running total under another key."))

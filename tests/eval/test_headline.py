@@ -160,9 +160,7 @@ def test_the_final_evaluation_stands_in_where_its_step_has_no_other(tmp_path: Pa
 
 def test_a_running_total_is_not_taken_for_the_rollouts_of_a_step(tmp_path: Path) -> None:
     folder = finished(tmp_path, "main/dapo/0", [0.2] * 5, rollouts=range(512, 4608, 512))
-    with pytest.raises(
-        HistoryError, match=r"steps.jsonl: rollouts rise at every step, from 512 to 4096; expected the rollouts of each step"
-    ):
+    with pytest.raises(HistoryError, match=r"steps.jsonl: rollouts rise at every step, from 512 to 4096; expected the rollouts of each"):
         read_finished(folder)
     folder = finished(tmp_path, "main/dapo/1", [0.2] * 5, rollouts=[512, 1024, 1536, 2048, 2560, 3072, 3584, 3584])
     assert read_finished(folder).column("rollouts").sum() == 17920
