@@ -63,7 +63,7 @@ def _svg(figure: Figure, name: str, title: str) -> str:
 def _step_axis(axes: Any, steps: np.ndarray) -> None:
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(FixedLocator(steps.tolist()) if len(steps) < 4 else MaxNLocator(integer=True))
-    pad = max(0.5, 0.01 * len(steps))
+    pad = max(0.5, 0.01 * (steps[-1] - steps[0]))
     axes.set_xlim(steps[0] - pad, steps[-1] + pad)
 
 
@@ -77,19 +77,32 @@ def smooth(values: np.ndarray, width: int) -> np.ndarray:
     return result
 
 
-def by_step(name: str, steps: np.ndarray, lines: Sequence[tuple[str, np.ndarray, str]], *, label: str, share: bool = False) -> str:
-    """One line a series over steps, thin beneath its trailing mean if steps are many. `lines` = (label, values [rounds], colour)."""
+def by_step(
+    name: str,
+    steps: np.ndarray,
+    lines: Sequence[tuple[str, np.ndarray, str]],
+    *,
+    label: str,
+    share: bool = False,
+    points: bool = False,
+    bottom: float = 0.0,
+    width: float = 6.4,
+) -> str:
+    """One line a series over steps, thin beneath its trailing mean if steps are many. `lines` = (label, values [steps], colour).
+
+    `share`: the axis ends at 1. `points`: every value is a point of its own and nothing is smoothed.
+    """
     with mpl.rc_context(STYLE):
-        figure, axes = _new(name)
-        width = max(1, len(steps) // 12)
+        figure, axes = _new(name, width)
+        window = 1 if points else max(1, len(steps) // 12)
         for text, values, colour in lines:
-            if width > 1:
+            if window > 1:
                 axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1)
-            marker = "o" if len(steps) < 3 else None
-            axes.plot(steps, smooth(values, width), color=colour, label=text, marker=marker)
+            marker = "o" if points or len(steps) < 3 else None
+            axes.plot(steps, smooth(values, window), color=colour, label=text, marker=marker)
         axes.set_ylabel(label)
         top = max((float(np.nanmax(values)) for _, values, _ in lines if np.isfinite(values).any()), default=1.0)
-        axes.set_ylim(0, 1.02 if share else max(top * 1.12, 1e-3))
+        axes.set_ylim(bottom * 1.12, 1.02 if share else max(top * 1.12, 1e-3))
         _step_axis(axes, steps)
         if len(lines) > 1:
             axes.legend(loc="best", ncols=len(lines))

@@ -21,6 +21,8 @@ from envsched_gnn.history import group_statistics
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.records import REWARDED, RolloutGroup
 from envsched_gnn.schedule.metrics import rank_correlation
+from envsched_gnn.train.evaluation import read_evaluations
+from envsched_gnn.train.folder import EVALUATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class RunRecord:
     """(step, env_id, task_id) of every pick of a finished round."""
     relaxed: list[tuple[int, str]]
     """(step, quota) of every relaxation of a finished round."""
+    evaluations: list[dict[str, Any]] | None
+    """`evaluations.jsonl`, by step, up to the last finished round; None if this is no run of `envsched train`."""
     failure_details: dict[str, str]
     """Last failure of each task that had one: `STATUS: what failed`."""
 
@@ -96,6 +100,7 @@ def read_run(folder: str | Path) -> RunRecord:
         groups=_columns(finished, picks, pool["reward_ranges"]),
         selected=[(row.step, row.env_id, row.task_id) for row in picks.values()],
         relaxed=relaxed,
+        evaluations=_evaluations(folder / EVALUATIONS, last + 1),
         failure_details=_failures(finished),
     )
 
@@ -114,6 +119,10 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
                 f"{path}, line {number}: not JSON ({error}); expected one object a round. Resume the run to rewrite it."
             ) from None
     return rounds
+
+
+def _evaluations(path: Path, rounds: int) -> list[dict[str, Any]] | None:
+    return [line for line in read_evaluations(path) if line["step"] <= rounds] if path.is_file() else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import json
 import math
 import shlex
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,18 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from envsched_gnn.eval import figures
-from envsched_gnn.eval.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
+from envsched_gnn.eval.figures import BLUE, GREEN, ORANGE, RED, VIOLET
+from envsched_gnn.eval.learning import (
+    change_of_evaluations,
+    correlation_by_step,
+    evaluated,
+    learning_curve,
+    model,
+    seconds_by_stage,
+    stages,
+)
 from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, mean_of, read_run, spearman
+from envsched_gnn.eval.words import Section, number, trend
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.history import ZERO_VARIANCE, informative
 
@@ -32,16 +41,6 @@ DEAD_AFTER = 2
 """Groups without any variance, and without one that had some, after which a task is listed as dead."""
 MAX_ROWS = 120
 """Environments that the heat map shows at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A figure with its title and what one sees in it."""
-
-    title: str
-    caption: str
-    svgs: tuple[str, ...]
-    wide: bool = False
 
 
 def write_report(folder: str | Path) -> Path:
@@ -58,12 +57,14 @@ def write_report(folder: str | Path) -> Path:
         lead=_lead(run),
         cards=_cards(run),
         figures=[
+            *learning_curve(run),
             _variance(run, steps),
             _reward(run, steps),
             _reach(run, steps),
-            _seconds(run, steps),
+            seconds_by_stage(run, steps),
             _map(run, steps),
             *_predictions(run),
+            *correlation_by_step(run, steps),
             *_relaxed(run, steps),
         ],
         troubled=_troubled(run),
@@ -84,7 +85,7 @@ def summary(folder: str | Path) -> dict[str, Any]:
     run = read_run(folder)
     names = ("variance_mean", "variance_median", "reward_mean", "reward_median", "zero_variance_share", "environments", "tools")
     ends = {name: first_and_last(run.column(name)) for name in names}
-    seconds = {stage: mean_of(run.column(f"seconds_{stage}")) for stage in ("select", "rollout", "observe")}
+    seconds = {stage: mean_of(run.column(f"seconds_{stage}")) for stage in stages(run)}
     ranges = {name: {"mean": mean_of(run.column(name)), "first": first, "last": last} for name, (first, last, _) in ends.items()}
     reached = {
         "name": run.config["run"]["name"],
@@ -99,6 +100,7 @@ def summary(folder: str | Path) -> dict[str, Any]:
         "failed_rollouts": int(run.groups.failures.sum()),
         "figures": ranges,
         "seconds_a_round": seconds,
+        "evaluations": evaluated(run),
     }
     return without_nan(reached)
 
@@ -108,7 +110,7 @@ def _lead(run: RunRecord) -> str:
     planned = config["run"]["steps"]
     rounds = f"{len(run.rounds)} round{'s' * (planned > 1)}" if len(run.rounds) == planned else f"{len(run.rounds)} of {planned} rounds"
     return (
-        f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {rounds} "
+        f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {rounds}{model(run)} "
         f"from {pool['source']}: {pool['tasks']:,} tasks in {len(pool['environments']):,} environments, "
         f"{config['rollout']['num_rollouts']} rollouts a task, seed {config['run']['seed']}."
     )
@@ -126,26 +128,13 @@ def _cards(run: RunRecord) -> list[dict[str, str]]:
         {"value": f"{len({env for env, _ in seen}):,}", "label": f"of {used:,} environments selected"},
         {"value": f"{len(seen):,}", "label": f"of {run.pool['tasks']:,} tasks selected"},
         {"value": f"{int(np.nansum(run.column('rollouts'))):,}", "label": "rollouts"},
-        {"value": _number(rho), "label": "rank correlation, predicted and realised variance"},
+        {"value": number(rho), "label": "rank correlation, predicted and realised variance"},
+        *change_of_evaluations(run),
     ]
 
 
 def _change(ends: tuple[float, float, int], run: RunRecord) -> str:
-    return f"{_number(ends[0])} → {_number(ends[1])}" if len(run.rounds) > 1 else _number(ends[1])
-
-
-def _number(value: float, digits: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _trend(values: np.ndarray, what: str, digits: int = 2) -> str:
-    """`WHAT was A over the first n rounds and B over the last n.`"""
-    first, last, n = first_and_last(values)
-    if math.isnan(first) and math.isnan(last):
-        return f"{what} was never measured: no group had two rewards."
-    if len(values) < 2:
-        return f"{what} was {_number(last, digits)} in the only round."
-    return f"{what} was {_number(first, digits)} over the first {n} and {_number(last, digits)} over the last {n} rounds."
+    return f"{number(ends[0])} → {number(ends[1])}" if len(run.rounds) > 1 else number(ends[1])
 
 
 def _variance(run: RunRecord, steps: np.ndarray) -> Section:
@@ -153,7 +142,7 @@ def _variance(run: RunRecord, steps: np.ndarray) -> Section:
     lines = (("mean", mean, BLUE), ("median", median, ORANGE))
     return Section(
         title="Realised variance of a group's rewards",
-        caption=_trend(mean, "The mean variance", 3) + " Higher is more to learn from; 0.25 is the most there can be.",
+        caption=trend(mean, "The mean variance", 3) + " Higher is more to learn from; 0.25 is the most there can be.",
         svgs=(figures.by_step("variance", steps, lines, label="realised variance"),),
     )
 
@@ -161,7 +150,7 @@ def _variance(run: RunRecord, steps: np.ndarray) -> Section:
 def _reward(run: RunRecord, steps: np.ndarray) -> Section:
     zero, reward = run.column("zero_variance_share"), run.column("reward_median")
     lines = (("share of groups without variance", zero, RED), ("median reward", reward, GREEN))
-    caption = _trend(zero, "The share of groups that taught nothing") + " " + _trend(reward, "Median reward")
+    caption = trend(zero, "The share of groups that taught nothing") + " " + trend(reward, "Median reward")
     return Section(
         title="Wasted groups and reward",
         caption=caption,
@@ -174,26 +163,9 @@ def _reach(run: RunRecord, steps: np.ndarray) -> Section:
     used = sum(1 for e in run.pool["environments"] if e["tasks"])
     lines = (("environments", environments, BLUE), ("tools they offer", tools, VIOLET))
     svgs = tuple(figures.by_step(f"reach-{n}", steps, (line,), label=f"{line[0]} in the batch") for n, line in enumerate(lines))
-    held, offered = (_number(mean_of(column), 1) for column in (environments, tools))
+    held, offered = (number(mean_of(column), 1) for column in (environments, tools))
     caption = f"A batch held {held} of {used:,} environments on average, offering {offered} tools."
     return Section(title="Environments and tools in a batch", caption=caption, svgs=svgs, wide=True)
-
-
-def _seconds(run: RunRecord, steps: np.ndarray) -> Section:
-    stages = (("rollout", GREY), ("select", BLUE), ("observe", ORANGE), ("save", GREEN))
-    values = {stage: run.column(f"seconds_{stage}") for stage, _ in stages}
-    own = tuple((stage, values[stage], colour) for stage, colour in stages if stage != "rollout")
-    rollout = figures.stacked("seconds-rollout", steps, (("rollout", values["rollout"], GREY),), label="seconds")
-    total = {stage: float(np.nansum(column)) for stage, column in values.items()}
-    share = 1 - total["rollout"] / max(sum(total.values()), 1e-9)
-    caption = (
-        f"Left: running the rollouts, {total['rollout']:.1f} s in all. Right: what the scheduler adds, {100 * share:.1f} % of the time, "
-        + ", ".join(f"{stage} {1000 * total[stage] / len(steps):.0f} ms" for stage, _, _ in own)
-        + " a round."
-    )
-    return Section(
-        title="Seconds by stage", caption=caption, svgs=(rollout, figures.stacked("seconds-own", steps, own, label="seconds")), wide=True
-    )
 
 
 def _map(run: RunRecord, steps: np.ndarray) -> Section:
@@ -236,7 +208,7 @@ def _predictions(run: RunRecord) -> list[Section]:
             )
         ]
     rho = spearman(predicted, realised)
-    judged = f"Spearman rank correlation {_number(rho)} over {int(both.sum()):,} groups" + (
+    judged = f"Spearman rank correlation {number(rho)} over {int(both.sum()):,} groups" + (
         " (constant: none is defined)." if math.isnan(rho) else "."
     )
     p, was_informative = run.groups.p_informative[_warm(run)], _was_informative(run, realised)
@@ -244,8 +216,8 @@ def _predictions(run: RunRecord) -> list[Section]:
     brier = float(np.mean((p[usable] - was_informative[usable]) ** 2)) if usable.any() else math.nan
     caption = (
         f"Left: variance. {judged} Right: the probability that a group has any variance, against how often it had; "
-        f"on the dashed line it is calibrated. Mean squared error {_number(brier, 3)}; always saying the average would give "
-        f"{_number(float(np.var(was_informative[usable])) if usable.any() else math.nan, 3)}. Only selected tasks are judged."
+        f"on the dashed line it is calibrated. Mean squared error {number(brier, 3)}; always saying the average would give "
+        f"{number(float(np.var(was_informative[usable])) if usable.any() else math.nan, 3)}. Only selected tasks are judged."
     )
     svgs = (
         figures.predicted_against_realised("predicted", predicted, realised, bins(predicted, realised)),
@@ -302,7 +274,7 @@ def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
     dead = int(known.sum()) >= DEAD_AFTER and float(np.ptp(mean[known])) <= ZERO_VARIANCE and bool((variance[known] <= ZERO_VARIANCE).all())
     if not dead and not failures:
         return None
-    what = ["reward always " + _number(float(mean[known][0])) if dead else "", "failing" if failures else ""]
+    what = ["reward always " + number(float(mean[known][0])) if dead else "", "failing" if failures else ""]
     return {
         "key": key,
         "what": ", ".join(filter(None, what)),
@@ -315,9 +287,10 @@ def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
 
 def _reproduce(run: RunRecord) -> dict[str, str]:
     commit = run.versions.get("commit") or ""
+    verb = "run" if run.evaluations is None else "train"
     lines = [f"git checkout {commit.removesuffix('+changes')}"] if commit else []
     config = Path(run.config["run"]["folder"]) / run.folder.name / "resolved.toml"
-    lines += [f"envsched run -c {shlex.quote(str(config))} -s run.name={shlex.quote(run.config['run']['name'] + '-again')}"]
+    lines += [f"envsched {verb} -c {shlex.quote(str(config))} -s run.name={shlex.quote(run.config['run']['name'] + '-again')}"]
     return {
         "text": "Start where this run was started. The same settings, seed and versions give the same picks and rewards.",
         "commands": "\n".join(lines),

@@ -70,7 +70,7 @@ class Engine(Protocol):
 
     @property
     def timings(self) -> Mapping[str, float]:
-        """Seconds of the stages of the round just played; empty where rollouts are all there is."""
+        """Seconds of stages of the round just played, which do not overlap; what is left of it is told as `rollout`."""
         ...
 
     def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
@@ -160,7 +160,9 @@ class Loop:
         clock.append(time.perf_counter())
         seconds = dict(zip(("select", "rollout", "observe"), (end - begin for begin, end in pairwise(clock)), strict=True))
         line = {"step": step, **figures(self.pool, selection, groups), **self.scheduler.metrics()}
-        line |= {f"seconds_{stage}": round(value, 6) for stage, value in (seconds | dict(self.engine.timings)).items()}
+        parts = dict(self.engine.timings)
+        seconds["rollout"] = max(seconds["rollout"] - sum(parts.values()), 0.0)
+        line |= {f"seconds_{stage}": round(value, 6) for stage, value in (seconds | parts).items()}
         line = without_nan(line | {"seconds_save": self.seconds_save})
         self._save(step, line)
         self.progress.round(line)
