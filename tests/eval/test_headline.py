@@ -240,8 +240,9 @@ def test_bootstrap_interval_is_the_exact_one() -> None:
     """Three seeds have 27 equally likely resamples: means 0 (1/27), 1/3 (3/27), ... 1 (1/27) of values 0, 0, 1 are binomial."""
     found = bootstrap(np.array([[0.0], [0.0], [1.0]]), lambda drawn: drawn[:, :, 0].mean(1))
     assert found.value == pytest.approx(1 / 3)
-    assert found.low == 0  # chance 8/27
-    assert found.high == 1  # chance 1/27 = 3.7 %, more than 2.5 %
+    assert (found.low, found.high) == (0, 1)  # chances 8/27 and 1/27 = 3.7 %, more than 2.5 % and less than 5 %
+    mirrored = bootstrap(np.array([[0.0], [0.0], [-1.0]]), lambda drawn: drawn[:, :, 0].mean(1))
+    assert (mirrored.low, mirrored.high) == (-1, 0)
 
 
 def test_quantile_and_median_of_times_that_are_never_reached() -> None:
