@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS relaxations(
 CREATE TABLE IF NOT EXISTS rounds(run TEXT NOT NULL, step INTEGER NOT NULL, picks INTEGER NOT NULL, PRIMARY KEY(run, step));
 """
 
+Statement = tuple[str, Iterable[tuple[object, ...]]]
+"""SQL, and the rows to execute it with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionRow:
@@ -116,7 +119,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, statements: Sequence[tuple[str, Iterable[tuple[object, ...]]]]) -> None:
+    def _write(self, statements: Iterable[Statement]) -> None:
         """All statements or none. Ctrl-C may come at any moment, also when the commit is done."""
         try:
             try:
@@ -156,30 +159,38 @@ class Ledger:
                     f"against {selection.group_ids[:1]}. The ledger belongs to another run or version; start a new run folder."
                 )
             return
-        self._write(
+        self._write(self._selection_rows(selection))
+
+    def _selection_rows(self, selection: Selection) -> Sequence[Statement]:
+        step = selection.step
+        return (
+            ("INSERT INTO rounds VALUES(?,?,?)", [(self.run, step, len(selection.picks))]),
+            ("INSERT INTO selections VALUES(?,?,?,?,?,?,?,?,?,?)", [(self.run, *_pick_row(step, pick)) for pick in selection.picks]),
             (
-                ("INSERT INTO rounds VALUES(?,?,?)", [(self.run, step, len(selection.picks))]),
-                ("INSERT INTO selections VALUES(?,?,?,?,?,?,?,?,?,?)", [(self.run, *_pick_row(step, pick)) for pick in selection.picks]),
-                (
-                    "INSERT INTO relaxations VALUES(?,?,?,?,?,?)",
-                    [(self.run, step, n, r.quota, r.env_id, r.task_id) for n, r in enumerate(selection.relaxations)],
-                ),
-            )
+                "INSERT INTO relaxations VALUES(?,?,?,?,?,?)",
+                [(self.run, step, n, r.quota, r.env_id, r.task_id) for n, r in enumerate(selection.relaxations)],
+            ),
         )
 
     def write_group(self, group: RolloutGroup) -> None:
         """Keep a finished group. A group that is there already stays as it was."""
         if self._read("SELECT 1 FROM groups WHERE group_id=?", group.group_id):
             return
-        rollouts = [
-            (group.group_id, k, _real(r.reward), r.status, r.seconds, r.tokens, r.policy_version) for k, r in enumerate(group.rollouts)
-        ]
-        details = [(group.group_id, k, _text(r.detail)) for k, r in enumerate(group.rollouts) if r.detail]
+        self._write(_group_rows(group))
+
+    def write_round(self, selection: Selection, groups: Iterable[RolloutGroup]) -> None:
+        """Keep a round that has finished, in place of all that is there of its step.
+
+        For trainers whose checkpoints are rarer than rounds: after a kill they play rounds again, with other rewards.
+        """
+        there = "(SELECT group_id FROM selections WHERE run=? AND step=?)"
+        here = [(self.run, selection.step)]
         self._write(
             (
-                ("INSERT INTO groups VALUES(?,?)", [(group.group_id, len(rollouts))]),
-                ("INSERT INTO rollouts VALUES(?,?,?,?,?,?,?)", rollouts),
-                ("INSERT INTO details VALUES(?,?,?)", details),
+                *((f"DELETE FROM {table} WHERE group_id IN {there}", here) for table in ("groups", "rollouts", "details")),
+                *((f"DELETE FROM {table} WHERE run=? AND step=?", here) for table in ("rounds", "selections", "relaxations")),
+                *self._selection_rows(selection),
+                *(statement for group in groups for statement in _group_rows(group)),
             )
         )
 
@@ -217,6 +228,16 @@ class Ledger:
             rollouts.setdefault(group_id, []).append(rollout)
         for group_id, env_id, task_id, at in picks:
             yield RolloutGroup(group_id=group_id, env_id=env_id, task_id=task_id, step=at, rollouts=tuple(rollouts.get(group_id, ())))
+
+
+def _group_rows(group: RolloutGroup) -> Sequence[Statement]:
+    name = group.group_id
+    rollouts = [(name, k, _real(r.reward), r.status, r.seconds, r.tokens, r.policy_version) for k, r in enumerate(group.rollouts)]
+    return (
+        ("INSERT INTO groups VALUES(?,?)", [(name, len(rollouts))]),
+        ("INSERT INTO rollouts VALUES(?,?,?,?,?,?,?)", rollouts),
+        ("INSERT INTO details VALUES(?,?,?)", [(name, k, _text(r.detail)) for k, r in enumerate(group.rollouts) if r.detail]),
+    )
 
 
 def _selection_row(row: tuple) -> SelectionRow:

@@ -129,6 +129,22 @@ def test_survives_a_kill_between_transactions(tmp_path: Path) -> None:
         assert ledger.groups() == [group("a", 1.0)]
 
 
+def test_a_round_takes_the_place_of_all_that_was_there_of_its_step(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite", "r") as ledger:
+        ledger.write_round(selection(0), [group("a", 1.0), group("b", None)])
+        ledger.write_round(selection(1), [group("a", 0.5, step=1), group("b", None, step=1)])
+        ledger.write_selection(selection(2))
+        again = Selection(step=1, picks=(pick(1, "c", 1), pick(2, "a", 1)))
+        ledger.write_round(again, [group("c", 0.25, 0.0, step=1), group("a", 0.75, step=1)])
+        assert ledger.groups(0) == [group("a", 1.0), ledger.groups(0)[1]]
+        assert ledger.groups(1) == [group("c", 0.25, 0.0, step=1), group("a", 0.75, step=1)]
+        assert [row.group_id for row in ledger.selections()] == ["0:e/a", "0:e/b", "1:e/c", "1:e/a", "2:e/a", "2:e/b"]
+        assert [step for step, _ in ledger.relaxations()] == [0, 0, 2, 2]
+        assert ledger._db.execute("SELECT count(*) FROM details").fetchone() == (1,), "the replaced group's failure is gone"
+        ledger.write_round(again, [group("c", 0.25, 0.0, step=1), group("a", 0.75, step=1)])
+        assert len(ledger.groups()) == 4
+
+
 def test_a_full_disk_is_told_as_such_and_what_was_written_stays(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.sqlite") as ledger:
         ledger.write_selection(selection())
