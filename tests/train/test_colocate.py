@@ -284,6 +284,7 @@ def test_arguments_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": 0.3,
+        "vllm_tensor_parallel_size": 1,
         "vllm_max_model_length": 99,
         "vllm_enable_sleep_mode": True,
     }
