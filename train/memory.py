@@ -34,10 +34,10 @@ from envsched_gnn.train.sizes import ModelSize, size_of
 
 RESERVE = 0.05
 """Share of a device that is left to fragmentation (ours)."""
-PROCESS = {"cuda": GIB, "cpu": int(0.9 * GIB)}
-"""Of a process before any model: CUDA context and workspaces; on CPUs Python with torch, torch-geometric, transformers, trl (measured)."""
-CHARACTERS_A_TOKEN = 4
-"""To reckon prompts with, before there is a tokenizer (ours)."""
+PROCESS = {"cuda": GIB, "cpu": int(1.1 * GIB)}
+"""Of a process beside all that: CUDA context and workspaces; on CPUs Python with torch, torch-geometric, transformers, trl (measured)."""
+CHARACTERS_A_TOKEN = 3.3
+"""To reckon prompts with, before there is a tokenizer (ours): prompts with tool schemas have 3.6 to 3.7 with SmolLM2's tokenizer."""
 PROMPT_EXTRA = 200
 """Tokens that a chat template adds to prompt and tools (ours)."""
 
@@ -84,11 +84,17 @@ class Plan:
     def fits(self) -> bool:
         return not self.problems
 
+    @property
+    def cure(self) -> str:
+        """What to do about problems, in a sentence."""
+        return f"Set {', '.join(self.cures)}." if self.cures else "Choose a smaller model, shorter episodes or larger devices."
+
     def require(self) -> None:
         """ConfigError, with the cure, unless the plan fits."""
         if self.problems:
-            cure = f"Set {', '.join(self.cures)}." if self.cures else "Choose a smaller model, shorter episodes or larger devices."
-            raise ConfigError(f"{self.model} does not fit: {'; '.join(self.problems)}. {cure} `envsched doctor -c CONFIG` shows the plan.")
+            raise ConfigError(
+                f"{self.model} does not fit: {'; '.join(self.problems)}. {self.cure} `envsched doctor -c CONFIG` shows the plan."
+            )
 
 
 def memory_plan(config: Config, pool: Pool, machine: Machine) -> Plan:
@@ -164,20 +170,22 @@ def _widths(config: Config, machine: Machine) -> Widths:
 
 def _model_parts(config: Config, size: ModelSize, trained: int, machine: Machine) -> Iterator[Part]:
     """Weights and what the optimiser keeps beside them."""
-    widths, rank, split = _widths(config, machine), config.model.lora_rank, machine.devices if config.train.shard else 1
+    widths, rank, sharded = _widths(config, machine), config.model.lora_rank, config.train.shard and machine.devices > 1
+    split = machine.devices if sharded else 1
     kept = 4 if rank else widths.weight
     yield Part.always("weights", (size.parameters * widths.weight + trained * 4 * bool(rank)) // split, config.model.dtype)
-    if config.train.shard:
+    if sharded:
         one = 2 * size.layer_parameters + size.head_parameters * (1 if size.tied else 2)
         yield Part.always("gathered weights", one * widths.compute, "two layers, embedding and head")
     elif widths.autocast and not rank:
         yield Part(name="bfloat16 copies", update=size.parameters * 2, note="of weights, by autocast")
     yield Part(name="gradients", update=trained * kept // split)
-    if machine.devices > 1 and not config.train.shard:
+    if machine.devices > 1 and not sharded:
         yield Part.always("gradient buckets", trained * kept, "of data parallel training")
     yield Part.always("optimiser", 2 * trained * kept // split, f"AdamW, {trained / 1e6:,.1f} million weights")
-    if config.train.kl > 0 and not rank:
-        yield Part.always("reference model", size.parameters * widths.weight // split, "train.kl > 0")
+    if config.train.kl > 0:
+        reference = trained * 4 if rank else size.parameters * widths.weight
+        yield Part.always("reference", reference // split, "train.kl > 0" + (", adapters alone" if rank else ""))
 
 
 def _batch_parts(config: Config, size: ModelSize, batch: Batch, machine: Machine) -> Iterator[Part]:
@@ -193,7 +201,7 @@ def _batch_parts(config: Config, size: ModelSize, batch: Batch, machine: Machine
     yield Part(
         name="activations",
         update=activations(size, widths, batch, checkpointing=checkpointing),
-        note=f"{batch.micro} rollouts of {batch.length:,} tokens" + (", checkpointed" if checkpointing else ""),
+        note=f"{batch.micro} x {batch.length:,} tokens" + (", checkpointed" if checkpointing else ""),
     )
     if config.model.kind == "pocket":
         yield Part(name="log-probabilities", update=batch.micro * batch.completion * size.vocabulary * 12, note="whole logits")
@@ -249,7 +257,7 @@ def _longest_prompt(config: Config, pool: Pool) -> int:
         language = Language(pool)
         return max(len(language.prompt_ids(pool.environment_of[task.env_id], task)) for task in longest.values())
     seen = (len(repr(policy_view(pool.environment_of[task.env_id], task))) for task in longest.values())
-    return max(seen) // CHARACTERS_A_TOKEN + PROMPT_EXTRA
+    return int(max(seen) / CHARACTERS_A_TOKEN) + PROMPT_EXTRA
 
 
 def _pocket_size(config: Config, pool: Pool) -> ModelSize:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envsched_gnn.errors import ConfigError
+from envsched_gnn.train.language_models import TINY, TINY_POSITIONS, TINY_VOCABULARY
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 """Kinds of model whose parameters `ModelSize` counts by formula; others are counted from an instance without memory."""
@@ -117,15 +118,15 @@ KNOWN = {
 """Sizes as in the config.json that each publisher ships (Hugging Face hub, 2026); tests compare the counts with transformers' own."""
 KNOWN["smollm2"] = KNOWN["HuggingFaceTB/SmolLM2-135M-Instruct"]
 KNOWN["tiny"] = ModelSize(
-    hidden=64,
-    intermediate=128,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=16,
-    vocabulary=512,
+    hidden=TINY["hidden_size"],
+    intermediate=TINY["intermediate_size"],
+    layers=TINY["num_hidden_layers"],
+    heads=TINY["num_attention_heads"],
+    kv_heads=TINY["num_key_value_heads"],
+    head_dim=TINY["head_dim"],
+    vocabulary=TINY_VOCABULARY,
     tied=True,
-    positions=32_768,
+    positions=TINY_POSITIONS,
     source="the random model `tiny`",
 )
 

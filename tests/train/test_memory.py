@@ -90,7 +90,7 @@ def test_literal_parts() -> None:
     assert layer_activations(size, float32) == 192 + 256 + 144  # 2 norms x 8 x 12, 4 x 16 x 4, 3 x (8 + 4) x 4
     assert activations(size, float32, batch, checkpointing=False) == 2 * 8 * (2 * 592 + 128 + 64 + 8 * (1 + 2 * 4))
     assert activations(size, float32, batch, checkpointing=True) == 2 * 8 * (2 * 8 * 4 + 592 + 128 + 64 + 8 * (1 + 4))
-    tile, head = 2 * 8 * 32_768, 100_000 * 8 * 4
+    tile, head = 2 * 8 * 32_768, 100_000 * 8 * 4  # the vocabulary is wider than a tile
     assert log_probabilities(size, float32, batch, kernel=False, trained_head=True) == tile * 16 + head + 2 * 8 * 8 * 8
     assert log_probabilities(size, float32, batch, kernel=True, trained_head=False) == 2 * 5 * 32_768 * 4 + 2 * 5 * 8 * 8
     cache, reading = 8 * (2 * 2 * 4 * 4), 8 * ((32 + 48 + 24) * 4 + 8)
@@ -118,7 +118,7 @@ def test_a_literal_plan(pool: Pool) -> None:
     assert part(plan, "bfloat16 copies") == (0, 2 * n)
     assert part(plan, "gradients") == (0, 4 * n)
     assert part(plan, "optimiser") == (8 * n, 8 * n)
-    assert part(plan, "reference model") == (4 * n, 4 * n)
+    assert part(plan, "reference") == (4 * n, 4 * n)
     assert part(plan, "vLLM") == (32 * GIB, GIB)
     assert part(plan, "round") == (512 * 35_000 * 64,) * 2
     assert plan.sequences == 7
@@ -126,7 +126,7 @@ def test_a_literal_plan(pool: Pool) -> None:
     assert not plan.cures
 
 
-def test_lora_trains_little_and_needs_no_reference(pool: Pool) -> None:
+def test_lora_trains_little_and_its_reference_is_as_small(pool: Pool) -> None:
     settings = ("model.path=Qwen/Qwen3-32B", "model.lora_rank=32", "model.dtype=bfloat16", "vllm.tensor_parallel=8")
     _, plan = plan_of(pool, gpus(8, 140), *settings)
     trained = 268_435_456
@@ -134,7 +134,8 @@ def test_lora_trains_little_and_needs_no_reference(pool: Pool) -> None:
     assert part(plan, "weights") == (2 * 32_762_123_264 + 4 * trained,) * 2
     assert part(plan, "optimiser") == (8 * trained,) * 2
     assert part(plan, "gradient buckets") == (4 * trained,) * 2
-    assert {"reference model", "bfloat16 copies"}.isdisjoint(part.name for part in plan.parts)
+    assert part(plan, "reference") == (4 * trained,) * 2
+    assert "bfloat16 copies" not in {part.name for part in plan.parts}
     assert plan.fits
 
 
@@ -155,7 +156,7 @@ def test_an_engine_that_stays_awake_takes_its_share_in_updates_too(pool: Pool) -
 def test_prompts_are_reckoned_from_the_pool(pool: Pool) -> None:
     config = load_config(None, [*LARGE, "train.max_prompt_tokens=0"])
     plan = memory_plan(config, pool, gpus(1, 80))
-    assert 2000 < plan.prompt_tokens < 4000
+    assert 3451 < plan.prompt_tokens < 4500  # 3,451 is the longest in the default pool by SmolLM2's tokenizer
 
 
 # ---- problems and cures ----

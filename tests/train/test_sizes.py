@@ -7,7 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
+from envsched_gnn.config_training import ModelConfig
 from envsched_gnn.errors import ConfigError
+from envsched_gnn.train.language_models import load_model
 from envsched_gnn.train.sizes import KNOWN, ModelSize, size_of
 
 PUBLISHED = {
@@ -46,6 +48,12 @@ def counted(config: object) -> int:
 def test_the_formula_counts_the_true_model(name: str) -> None:
     assert KNOWN[name].parameters == PUBLISHED[name]
     assert counted(config_of(KNOWN[name])) == PUBLISHED[name]
+
+
+def test_the_tiny_model_is_as_large_as_it_says() -> None:
+    model, tokenizer = load_model(ModelConfig(kind="language_model", path="tiny"))
+    assert model.num_parameters() == size_of("tiny").parameters == 106_880
+    assert len(tokenizer) == size_of("tiny").vocabulary == 512
 
 
 def test_lora_counts_what_peft_adds() -> None:
