@@ -1,7 +1,7 @@
-"""`envsched doctor`: whether this machine can run what the package needs.
+"""`envsched doctor`: whether this machine can run what the package needs, or one configuration's training.
 
-Knows: what to try, and the cure of each failure.
-Does not know: how workers are built.
+Knows: what to try, and the cure of each failure; how a memory plan is shown.
+Does not know: how workers are built, how memory is added up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envsched_gnn.cli.console import USER_ERROR, Json, cured, show, show_json
+from envsched_gnn.cli.console import USER_ERROR, Json, Settings, cured, show, show_json
 from envsched_gnn.errors import EnvSchedError
+
+if TYPE_CHECKING:
+    from envsched_gnn.train.memory import Plan
 
 REQUIRED = {"torch": (2, 11), "torch-geometric": (2, 8), "numpy": (2, 0), "scipy": (1, 13), "scikit-learn": (1, 5), "pyarrow": (17, 0)}
 OPTIONAL = {
@@ -59,9 +63,65 @@ class Finding:
     cure: str = ""
 
 
+Configuration = Annotated[
+    Path | None, typer.Option("-c", "--config", metavar="CONFIG.toml", help="Show what training with it takes of each device instead.")
+]
+MemoryGb = Annotated[float | None, typer.Option("--memory-gb", metavar="N", help="Plan for devices of N GiB in place of those here.")]
+Devices = Annotated[int | None, typer.Option("--devices", metavar="N", help="Plan for N devices, a process on each.")]
+
+
 @cured
-def doctor(json: Json = False) -> None:
-    """Check versions, devices, optional packages, worker processes and their limits, and write access."""
+def doctor(
+    config: Configuration = None, memory_gb: MemoryGb = None, devices: Devices = None, settings: Settings = None, json: Json = False
+) -> None:
+    """Check versions, devices, optional packages, worker processes and their limits, and write access.
+
+    With -c: what training with that configuration takes of each device, and whether it fits; exit code 1 if not.
+    """
+    if config is not None:
+        fits = _plan(config, settings or [], memory_gb, devices, json)
+    elif memory_gb is not None or devices is not None or settings:
+        raise typer.BadParameter("--memory-gb, --devices and -s need -c CONFIG.toml.")
+    else:
+        fits = _examine(json)
+    if not fits:
+        raise typer.Exit(USER_ERROR)
+
+
+def _plan(path: Path, settings: list[str], memory_gb: float | None, devices: int | None, json: bool) -> bool:
+    from envsched_gnn.config import load_config
+    from envsched_gnn.pool.load import load_pool
+    from envsched_gnn.train.machine import machine_of
+    from envsched_gnn.train.memory import memory_plan
+
+    config = load_config(path, settings)
+    machine = machine_of(config.run.device, devices=devices, memory_gb=memory_gb)
+    plan = memory_plan(config, load_pool(config.pool), machine)
+    if json:
+        numbers = {"fits": plan.fits, "rollout": plan.rollout, "update": plan.update, "sequences": plan.sequences}
+        show_json(numbers | asdict(plan))
+    else:
+        _show_plan(plan)
+    return plan.fits
+
+
+def _show_plan(plan: Plan) -> None:
+    gib, machine = 1 << 30, plan.machine
+    show(f"{plan.model}: {plan.parameters / 1e6:,.1f} million parameters, {plan.trained / 1e6:,.1f} trained ({plan.source})")
+    show(f"{machine.devices} x {machine.kind} of {machine.memory / gib:.1f} GiB, {machine.free / gib:.1f} free; sequences of at most")
+    show(f"{plan.sequence_tokens:,} tokens, {plan.prompt_tokens:,} of them prompt" + _at_a_time(plan))
+    show(f"\n{'GiB of each device':24}{'rollouts':>10}{'update':>10}")
+    for part in plan.parts:
+        show(f"{part.name:24}{part.rollout / gib:10.2f}{part.update / gib:10.2f}  {part.note}")
+    show(f"{'together':24}{plan.rollout / gib:10.2f}{plan.update / gib:10.2f}\n")
+    show("It fits." if plan.fits else f"It does not fit: {'; '.join(plan.problems)}. {plan.cure}")
+
+
+def _at_a_time(plan: Plan) -> str:
+    return "" if not plan.sequences else f"; vLLM generates {plan.sequences} of the longest at a time, and more of shorter ones"
+
+
+def _examine(json: bool) -> bool:
     findings = [
         Finding(name="python", state="ok", found=platform.python_version()),
         *map(_required, REQUIRED),
@@ -76,8 +136,7 @@ def doctor(json: Json = False) -> None:
     else:
         for finding in findings:
             show(f"{finding.state:8}{finding.name:24}{finding.found}" + (f"  {finding.cure}" if finding.cure else ""))
-    if failed:
-        raise typer.Exit(USER_ERROR)
+    return not failed
 
 
 def _numbers(version: str) -> tuple[int, ...]:

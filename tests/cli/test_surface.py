@@ -14,7 +14,7 @@ from envsched_gnn.cli.main import app
 
 ROOT = Path(__file__).parent.parent.parent
 SURFACE = {
-    "doctor": {"--json"},
+    "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},
     "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},
     "graph build": {"pool", "-o", "--out", "-s", "--set"},
     "graph export": {"graph", "-o", "--out"},
