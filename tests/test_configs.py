@@ -1,16 +1,34 @@
-"""Every TOML that we ship parses, and names its run after itself."""
+"""Every TOML that we ship parses, names its run after itself, and is one that a trainer can be built from.
 
+The dry run builds all objects of a training run with a tiny random model and a small pool in their place, on a CPU and without vLLM.
+"""
+
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from envsched_gnn.config import load_config
+from envsched_gnn.config import Config, load_config
+from envsched_gnn.config_training import ModelConfig
+from envsched_gnn.graph.build import build_graph
+from envsched_gnn.pool.load import load_pool
+from envsched_gnn.schedule import EnvSched
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+TRAINING = ("qwen3_1.7b", "qwen3_4b", "qwen3_8b", "qwen3_27b_lora", "reproduction_24gb", "smollm2")
+SMALL = ("pool.toolworld.environments=8", "pool.toolworld.tasks=20", "vllm.mode=off", "run.device=cpu")
 
 
-def test_there_is_one_for_each_pool() -> None:
-    assert {"bfcl", "envscaler", "toolworld"} <= {path.stem for path in CONFIGS}
+pool_of = cache(load_pool)
+
+
+def config_of(name: str, *settings: str) -> Config:
+    return load_config(CONFIGS[0].parent / f"{name}.toml", settings)
+
+
+def test_there_is_one_for_each_pool_and_each_policy() -> None:
+    assert {"bfcl", "envscaler", "toolworld", "pocket", *TRAINING} <= {path.stem for path in CONFIGS}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -18,3 +36,89 @@ def test_it_parses(path: Path) -> None:
     config = load_config(path)
     assert config.run.name == path.stem
     assert config.run.policy == "envsched"
+
+
+@pytest.mark.parametrize("name", TRAINING[:4])
+def test_the_large_ones_have_the_published_settings(name: str) -> None:
+    config = config_of(name)
+    assert (config.select.batch_size, config.rollout.num_rollouts, config.run.steps) == (64, 8, 200)
+    t = config.train
+    assert (t.learning_rate, t.schedule, t.warmup_steps, t.kl) == (1e-6, "cosine", 10, 0.1)
+    assert (t.temperature, t.top_p, t.max_completion_tokens, t.max_turns) == (0.99, 0.99, 32_000, 40)
+    assert config.vllm.mode == "colocate"
+
+
+def test_the_reproduction_is_of_the_size_that_it_says() -> None:
+    config = config_of("reproduction_24gb")
+    trained = [task for task in pool_of(config.pool).tasks if not task.held_out]
+    assert (len(trained), len({task.env_id for task in trained})) == (300, 6)
+    assert (config.select.batch_size, config.rollout.num_rollouts, config.run.steps, config.train.max_completion_tokens) == (
+        16,
+        4,
+        40,
+        8192,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "gib", "settings"),
+    [
+        ("qwen3_1.7b", 1, 80, ()),
+        ("qwen3_4b", 1, 139, ()),
+        ("qwen3_4b", 8, 80, ("train.shard=true",)),
+        ("qwen3_8b", 8, 80, ()),
+        ("qwen3_27b_lora", 8, 139, ()),
+        ("reproduction_24gb", 1, 24, ()),
+        ("reproduction_24gb", 1, 24, ("model.path=Qwen/Qwen3-1.7B", "model.lora_rank=32", "model.dtype=bfloat16")),
+        ("smollm2", 1, 8, ()),
+    ],
+)
+def test_it_fits_the_hardware_that_its_comment_names(name: str, devices: int, gib: int, settings: tuple[str, ...]) -> None:
+    from envsched_gnn.train.machine import machine_of
+    from envsched_gnn.train.memory import memory_plan
+
+    config = config_of(name, *settings)
+    plan = memory_plan(config, pool_of(config.pool), machine_of(config.run.device, devices=devices, memory_gb=gib))
+    assert plan.fits, plan.problems
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model in a folder, for sequences as long as those of the model whose place it takes."""
+    from envsched_gnn.train.language_models import load_model
+
+    folder = tmp_path_factory.mktemp("model")
+    model, tokenizer = load_model(ModelConfig(kind="language_model", path="tiny"))
+    model.config.max_position_embeddings = 40_960
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # trl 1.16 reads the old name
+@pytest.mark.parametrize("name", TRAINING)
+def test_dry_run(name: str, stand_in: Path, tmp_path: Path) -> None:
+    from envsched_gnn.train.build import build_trainer
+    from envsched_gnn.train.machine import machine_of
+    from envsched_gnn.train.workers import WorkerPool
+
+    config = config_of(name, *SMALL)
+    config = replace(config, model=replace(config.model, path=str(stand_in)))
+    pool = pool_of(config.pool)
+    scheduler = EnvSched(pool, build_graph(pool), seed=config.run.seed, select=config.select, predict=config.predict)
+    with WorkerPool(config.rollout.workers, config.rollout.memory_mb) as workers:
+        trainer = build_trainer(config, pool, scheduler, tmp_path, workers=workers, machine=machine_of("cpu", memory_gb=1e6))
+    args, t = trainer.args, config.train
+    assert args.generation_batch_size == config.select.batch_size * config.rollout.num_rollouts
+    assert args.num_generations == config.rollout.num_rollouts
+    assert args.max_steps == config.run.steps
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps == args.generation_batch_size
+    assert args.per_device_train_batch_size == 1
+    assert (args.learning_rate, args.beta, args.temperature, args.top_p) == (t.learning_rate, t.kl, t.temperature, t.top_p)
+    assert (args.max_completion_length, args.max_tool_calling_iterations) == (t.max_completion_tokens, t.max_turns)
+    assert args.warmup_steps == t.warmup_steps
+    assert args.activation_checkpointing is t.gradient_checkpointing is True
+    assert len(trainer.train_dataset) == 160
+    trained = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
+    assert trained == (65_536 if config.model.lora_rank else 106_880)
+    assert (trainer.ref_model is not None) == (t.kl > 0 and not config.model.lora_rank)
