@@ -1,0 +1,288 @@
+"""A language model's training in its folder: everything is kept, rounds that are played again take the place of the first try."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, load_config
+from envsched_gnn.config_training import EvaluateConfig, ModelConfig, TrainConfig
+from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError
+from envsched_gnn.eval.metrics import read_run
+from envsched_gnn.ledger import Ledger
+from envsched_gnn.pool.manifest import write_manifest
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.records import Check, Task, Verifier
+from envsched_gnn.schedule import EnvSched
+from envsched_gnn.schedule.metrics import reward_figures
+from envsched_gnn.train.build import ScheduledGRPO, build_trainer
+from envsched_gnn.train.evaluation import read_evaluations
+from envsched_gnn.train.language_models import load_model
+from envsched_gnn.train.session import train
+from envsched_gnn.train.trl_evaluation import evaluate
+from envsched_gnn.train.workers import WorkerPool
+from tests.train.test_run import tiny_pool
+from tests.train.test_session import Told
+from tests.train.trl_helpers import QUIET
+
+ROOT = Path(__file__).parent.parent.parent
+STEPS = 3
+pytestmark = QUIET
+CHANCE = Check(code="import random\ndef check_func(final_state):\n    return random.random() < 0.5")
+"""Rewards of training differ, so that there is something to learn."""
+ENDED = Check(code="def check_func(final_state):\n    return True")
+"""Rewards of evaluation are 1 where the policy ended its answer within the limit, else 0."""
+
+
+def coins() -> Pool:
+    """Three shelves of two tasks that pay by chance; one more of each shelf, and a fourth shelf, are held out."""
+    shelves = tiny_pool(environments=4).environments
+
+    def task(env_id: str, number: int) -> Task:
+        out = env_id == "s3" or number == 2
+        verifier = Verifier(checks=(ENDED if out else CHANCE,))
+        prompt = f"Flip coin {number} of {env_id}."
+        return Task(
+            env_id=env_id, task_id=f"t{number}", prompt=prompt, initial_state={"items": {}}, verifier=verifier, info={"held_out": out}
+        )
+
+    return Pool(environments=shelves, tasks=tuple(task(f"s{e}", n) for e in range(4) for n in range(3)), source="coins")
+
+
+def brief_model(folder: Path) -> Path:
+    """The tiny model; a quarter of its words end an answer."""
+    model, tokenizer = load_model(ModelConfig(kind="language_model", path="tiny"))
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, *range(128, 256)]
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def configuration(folder: Path, name: str, **run_settings: Any) -> Config:
+    """Three rounds of two updates; a checkpoint before round 2 and at the end."""
+    return Config(
+        pool=PoolConfig(path=str(folder / "pool")),
+        select=SelectConfig(batch_size=3),
+        rollout=RolloutConfig(num_rollouts=4, workers=1),
+        model=ModelConfig(kind="language_model", path=str(folder / "model")),
+        train=TrainConfig(learning_rate=1e-2, warmup_steps=0, num_iterations=2, max_completion_tokens=6, max_turns=1, checkpoint_every=2),
+        evaluate=EvaluateConfig(every=2, tasks=4, samples=3),
+        run=RunConfig(**{"name": name, "folder": str(folder / "runs"), "steps": STEPS, "device": "cpu", **run_settings}),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("language")
+    write_manifest(coins(), path / "pool")
+    brief_model(path / "model")
+    return path
+
+
+def check_whole(folder: Path) -> None:
+    """Ledger, figures, evaluations and checkpoints tell of one and the same run of three rounds."""
+    record = read_run(folder)
+    assert [line["step"] for line in record.rounds] == list(range(STEPS))
+    with Ledger(folder / "ledger.sqlite", record.config["run"]["name"], read_only=True) as ledger:
+        groups = ledger.groups()
+    assert [group.step for group in groups] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert all(len(group.rollouts) == 4 for group in groups)
+    assert [{rollout.policy_version for group in groups[at : at + 3] for rollout in group.rollouts} for at in (0, 3, 6)] == [{0}, {2}, {4}]
+    for line in record.rounds:
+        of_step = record.groups.step == line["step"]
+        known = [(v, m) for v, m in zip(record.groups.variance[of_step], record.groups.mean[of_step], strict=True) if v == v]
+        expected = reward_figures([v for v, _ in known], [m for _, m in known]) if known else {}
+        assert {name: line[name] for name in expected} == pytest.approx(expected)
+        assert line["envsched/rounds"] == line["step"] + 1
+        assert line["seconds_rollout"] > line["seconds_select"] > 0 < line["seconds_update"]
+        assert {"trainer/loss", "trainer/reward", "trainer/completions/mean_length"} <= set(line)
+    assert [line["step"] for line in read_evaluations(folder / "evaluations.jsonl")] == [0, 2, 3]
+    assert (folder / "trainer" / "checkpoint-6" / "trainer_state.json").is_file()
+
+
+def test_a_whole_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = Told()
+    there = train(configuration(folder, "whole"), progress=told)
+    assert there == folder / "runs" / "whole"
+    check_whole(there)
+    assert sorted(path.name for path in (there / "trainer").glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
+    assert told.evaluations == read_evaluations(there / "evaluations.jsonl")
+    for line in told.evaluations:
+        assert (line["held_out_tasks"]["tasks"], line["held_out_environments"]["tasks"], line["all"]["failed"]) == (2, 2, 0)
+        assert 0 < line["all"]["reward"] < 1
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "All reward functions" not in printed.err
+    train(configuration(folder, "whole"), progress=told)
+    assert len(told.evaluations) == 3, "a run that is over is not evaluated again"
+    check_whole(there)
+    longer = configuration(folder, "whole", steps=STEPS + 1)
+    train(longer, progress=told)
+    assert told.text[-2:] == ["resuming at round 3", "evaluating after 4 rounds"]
+    assert len(read_run(there).rounds) == 4
+    assert load_config(there / "resolved.toml") == longer
+
+
+def test_uniform_selection_and_nothing_else(folder: Path) -> None:
+    there = train(configuration(folder, "uniform", policy="uniform", steps=1))
+    assert there is not None
+    assert set(read_run(there).groups.phase) == {"uniform"}
+
+
+def test_evaluation_is_repeatable_and_leaves_training_as_it_is(folder: Path) -> None:
+    import torch
+
+    from envsched_gnn.graph.build import build_graph
+
+    pool = coins()
+    config = configuration(folder, "evaluated")
+    with WorkerPool(1) as workers:
+        scheduler = EnvSched(pool, build_graph(pool), batch_size=3)
+        trainer = build_trainer(config, pool, scheduler, folder / "evaluated", workers=workers)
+        before = torch.get_rng_state()
+        rows = [row for row, task in enumerate(pool.tasks) if task.held_out]
+        rewards = evaluate(trainer, pool, rows, 5)
+        assert [len(of_task) for of_task in rewards] == [5] * 6
+        assert {reward for of_task in rewards for reward in of_task} == {0.0, 1.0}, "truncated answers count"
+        assert evaluate(trainer, pool, rows, 5) == rewards
+        assert evaluate(trainer, pool, rows[:1], 30)[0][:3] != rewards[1][:3] or len(rows) == 6
+        assert torch.equal(torch.get_rng_state(), before)
+        assert trainer.model.training
+        assert trainer.num_generations_eval == 3
+        assert "_calculate_rewards" not in vars(trainer)
+        assert not trainer._metrics["eval"]
+        assert trainer.envsched_rounds == 0
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from envsched_gnn.ledger import Ledger
+from envsched_gnn.train.session import train
+from tests.train.test_language_session import configuration
+
+original, calls = Ledger.write_round, 0
+
+def write_round(*arguments):
+    global calls
+    original(*arguments)
+    calls += 1
+    if calls == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Ledger.write_round = write_round
+train(configuration(Path(sys.argv[1]), "killed"))
+"""
+
+
+def test_a_killed_round_is_played_again_and_takes_the_place_of_the_first_try(folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    there = folder / "runs" / "killed"
+    with Ledger(there / "ledger.sqlite", "killed", read_only=True) as ledger:
+        first = [group.group_id for group in ledger.groups(0)]
+        assert len(ledger.groups()) == 6
+    assert len((there / "metrics.jsonl").read_bytes().splitlines()) == 1
+    train(configuration(folder, "killed"))
+    check_whole(there)
+    with Ledger(there / "ledger.sqlite", "killed", read_only=True) as ledger:
+        assert [group.group_id for group in ledger.groups(0)] == first, "the scheduler repeats its selection"
+
+
+def patched(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: Callable[[Any], None]) -> None:
+    original = getattr(owner, name)
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        before(self)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def test_ctrl_c_ends_a_round_whole(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def press(trainer: Any) -> None:
+        if trainer.model.training:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", press)
+    with pytest.raises(KeyboardInterrupt):
+        train(configuration(folder, "stopped"))
+    monkeypatch.undo()
+    assert "stopping when this round is done" in capfd.readouterr().err
+    there = folder / "runs" / "stopped"
+    assert len(read_run(there).rounds) == 1
+    assert (there / "trainer" / "checkpoint-2" / "trainer_state.json").is_file()
+    with Ledger(there / "ledger.sqlite", "stopped", read_only=True) as ledger:
+        kept = ledger.groups()
+    told = Told()
+    train(configuration(folder, "stopped"), progress=told)
+    assert "resuming at round 1" in told.text
+    check_whole(there)
+    with Ledger(there / "ledger.sqlite", "stopped", read_only=True) as ledger:
+        assert ledger.groups(0) == kept
+
+
+def test_ctrl_c_in_the_last_evaluation_costs_only_that(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(trainer: Any) -> None:
+        if not trainer.model.training and trainer.state.global_step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", press)
+    with pytest.raises(KeyboardInterrupt):
+        train(configuration(folder, "unevaluated"))
+    monkeypatch.undo()
+    there = folder / "runs" / "unevaluated"
+    assert [line["step"] for line in read_evaluations(there / "evaluations.jsonl")] == [0, 2]
+    before = (there / "metrics.jsonl").read_bytes()
+    train(configuration(folder, "unevaluated"))
+    check_whole(there)
+    assert (there / "metrics.jsonl").read_bytes() == before, "no round was played again"
+
+
+def test_a_full_disk_at_a_checkpoint_and_an_engine_that_dies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(trainer: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def die(trainer: Any) -> None:
+        if trainer.model.training and trainer.state.global_step == 4:
+            raise RuntimeError("EngineCore died\nunexpectedly")
+
+    config, there = configuration(folder, "unlucky"), folder / "runs" / "unlucky"
+    patched(monkeypatch, ScheduledGRPO, "_save_optimizer_and_scheduler", full)
+    with pytest.raises(CheckpointError, match=r"checkpoint-4: could not be written .*No space left on device.*Free disk space"):
+        train(config)
+    monkeypatch.undo()
+    assert len(read_run(there).rounds) == 2
+    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", die)
+    with pytest.raises(EnvSchedError, match=r"failed \(RuntimeError: EngineCore died\); what was finished is kept.*go on from the last"):
+        train(config)
+    monkeypatch.undo()
+    assert "unexpectedly" in (there / "error.txt").read_text()
+    assert len(read_run(there).rounds) == 2
+    told = Told()
+    train(config, progress=told)
+    assert "resuming at round 2" in told.text
+    check_whole(there)
+
+
+def test_lost_figures_are_told(folder: Path) -> None:
+    there = train(configuration(folder, "lost", steps=1))
+    assert there is not None
+    (there / "metrics.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl: holds 0 rounds, its checkpoint 1\. Restore it, or delete"):
+        train(configuration(folder, "lost", steps=2))
+
+
+def test_the_versions_of_the_trainer_are_kept(folder: Path) -> None:
+    there = train(configuration(folder, "versions", steps=1))
+    assert there is not None
+    versions = json.loads((there / "versions.json").read_text())
+    assert versions["trl"].startswith("1.")
+    assert {"transformers", "accelerate"} <= set(versions)
