@@ -31,35 +31,43 @@ class Report:
 
     task_key: str
     status: Status
+    """The environment's; `ok` where there is none."""
     tokens: int
     """Length of the completion, tool answers included."""
-    seconds: float = 0.0
+    cut: bool = False
+    """Whether the completion reached the length limit before it ended."""
     detail: str = ""
 
 
 def reports_of(
-    rows: Sequence[dict[str, Any]], environments: Sequence[Any] | None, lengths: Sequence[int], truncated: Sequence[bool]
+    rows: Sequence[dict[str, Any]],
+    environments: Sequence[Any] | None,
+    completions: Sequence[Sequence[int]],
+    limit: int,
+    ends: Sequence[int],
 ) -> list[Report]:
     """One report a row.
 
     The status is the row's `envsched_status` (a `rollout_func` may return a list of that name), else the `status` of the row's
-    environment, else `ok`. An `ok` completion that was cut at the length limit is `truncated`, unless the row itself says otherwise.
+    environment, with its `detail`.
+
+    Args:
+        rows: this rank's rows of the data set.
+        environments: instance of each row, where the trainer has any.
+        completions: token ids.
+        limit: longest completion.
+        ends: token ids that end one.
     """
-    reports = []
-    for row, environment, tokens, cut in zip(rows, environments or [None] * len(rows), lengths, truncated, strict=True):
-        status: Status = getattr(environment, "status", "ok")
-        if status == "ok" and cut:
-            status = "truncated"
-        reports.append(
-            Report(
-                task_key=row["task_id"],
-                status=row.get("envsched_status", status),
-                tokens=tokens,
-                seconds=float(getattr(environment, "seconds", 0.0)),
-                detail=str(getattr(environment, "detail", "")),
-            )
+    return [
+        Report(
+            task_key=row["task_id"],
+            status=row.get("envsched_status", getattr(environment, "status", "ok")),
+            tokens=len(ids),
+            cut=len(ids) >= limit and ids[-1] not in ends,
+            detail=str(getattr(environment, "detail", "")),
         )
-    return reports
+        for row, environment, ids in zip(rows, environments or [None] * len(rows), completions, strict=True)
+    ]
 
 
 def combined(rewards: Tensor, weights: Tensor) -> list[float]:
@@ -75,18 +83,14 @@ def combined(rewards: Tensor, weights: Tensor) -> list[float]:
 
 
 def rollout_of(reward: float, report: Report, version: int) -> Rollout:
-    """A status without reward drops the reward; a rewarded status that comes without one has crashed."""
+    """What became of an episode. One that nobody calls failed has crashed if it has no reward, and is truncated if it was cut."""
     status, detail = report.status, report.detail
-    if status in REWARDED and math.isnan(reward):
+    if status == "ok" and math.isnan(reward):
         status, detail = "crashed", detail or "no reward function gave a reward"
-    return Rollout(
-        reward=reward if status in REWARDED else None,
-        status=status,
-        seconds=report.seconds,
-        tokens=report.tokens,
-        policy_version=version,
-        detail=detail,
-    )
+    elif status == "ok" and report.cut:
+        status = "truncated"
+    kept = reward if status in REWARDED and not math.isnan(reward) else None
+    return Rollout(reward=kept, status=status, tokens=report.tokens, policy_version=version, detail=detail)
 
 
 def masked(rollouts: Sequence[Rollout]) -> Tensor:

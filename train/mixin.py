@@ -93,7 +93,8 @@ class EnvSchedMixin(Trainer):
 
     Attributes:
         envsched_selection, envsched_groups: of the latest round, on every rank; raw rewards, in rank order.
-        envsched_rounds: rounds that have reported.
+        envsched_rounds: number of the next round, from 0, or from where the scheduler has got to with another trainer.
+        envsched_inputs: rows of the data set that this rank generates for now; TRL hands a `rollout_func` only their prompts.
 
     Raises:
         ConfigError: the settings, the data set and the scheduler do not fit together.
@@ -102,6 +103,7 @@ class EnvSchedMixin(Trainer):
     envsched_selection: Selection
     envsched_groups: tuple[RolloutGroup, ...]
     envsched_rounds: int
+    envsched_inputs: list[dict[str, Any]]
 
     def __init__(self, *args: Any, scheduler: Scheduler, on_round: OnRound | None = None, shadow: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -110,7 +112,7 @@ class EnvSchedMixin(Trainer):
     def _envsched_start(self, scheduler: Scheduler, on_round: OnRound | None, shadow: bool) -> None:
         tasks = check_settings(self, shadow)
         self._envsched_rows = rows_by_task(self.train_dataset)
-        from_main(self.accelerator, lambda: check_tasks(scheduler, self._envsched_rows, tasks, shadow))
+        first = from_main(self.accelerator, lambda: check_tasks(scheduler, self._envsched_rows, tasks, shadow))
         digest = hashlib.sha256("\n".join(self._envsched_rows).encode("utf-8", "surrogatepass")).hexdigest()
         if len(set(gather_object([digest]))) > 1:
             raise ConfigError(
@@ -118,7 +120,7 @@ class EnvSchedMixin(Trainer):
             )
         self._envsched_scheduler, self._envsched_on_round, self._envsched_shadow = scheduler, on_round, shadow
         self._envsched_round: Round | None = None
-        self.envsched_selection, self.envsched_groups, self.envsched_rounds = Selection(step=0, picks=()), (), 0
+        self.envsched_selection, self.envsched_groups, self.envsched_rounds = Selection(step=first, picks=()), (), first
 
     # ---- a round ----
 
@@ -130,13 +132,14 @@ class EnvSchedMixin(Trainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """In training, one round: propose, generate and report, mask what failed. Evaluation passes through."""
+        self.envsched_inputs = inputs
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         slots = self._envsched_propose(inputs)
-        if not self._envsched_shadow:
-            inputs = self._envsched_inputs(slots, len(inputs))
         now = self._envsched_round = Round(selection=self.envsched_selection, slots=slots, policy_version=self.state.global_step)
         try:
+            if not self._envsched_shadow:
+                self.envsched_inputs = inputs = self._envsched_take(slots, len(inputs))
             batch = super()._generate_and_score_completions(inputs)
         except BaseException:
             if self.accelerator.is_main_process:
@@ -171,7 +174,7 @@ class EnvSchedMixin(Trainer):
             log.warning("round %d: %d eligible tasks for %d groups; some are repeated", step, len(keys), size)
         return tuple(itertools.islice(itertools.cycle(keys), size))
 
-    def _envsched_inputs(self, slots: tuple[str, ...], count: int) -> list[dict[str, Any]]:
+    def _envsched_take(self, slots: tuple[str, ...], count: int) -> list[dict[str, Any]]:
         """This rank's rows of the data set."""
         missing = [key for key in slots if key not in self._envsched_rows]
         if missing:
@@ -185,10 +188,10 @@ class EnvSchedMixin(Trainer):
         now = self._envsched_round
         if now is None:
             return rewards
-        cut = [len(ids) >= self.max_completion_length and ids[-1] not in self.eos_token_ids for ids in completion_ids_list]
-        reports = gather_object(
-            feedback.reports_of(inputs, getattr(self, "environments", None), [len(ids) for ids in completion_ids_list], cut)
+        mine = feedback.reports_of(
+            inputs, getattr(self, "environments", None), completion_ids_list, self.max_completion_length, self.eos_token_ids
         )
+        reports = gather_object(mine)
         feedback.check_layout(now.slots, reports, self.num_generations)
         raw = feedback.combined(rewards, self.reward_weights)
         rollouts = [feedback.rollout_of(value, report, now.policy_version) for value, report in zip(raw, reports, strict=True)]

@@ -63,17 +63,24 @@ def rows_by_task(dataset: Dataset) -> dict[str, int]:
     return rows
 
 
-def check_tasks(scheduler: Scheduler, rows: dict[str, int], tasks: int, shadow: bool) -> None:
-    """The scheduler can fill a round, and every task that it may propose has a row. A scheduler of your own is not looked into.
+def check_tasks(scheduler: Scheduler, rows: dict[str, int], tasks: int, shadow: bool) -> int:
+    """The scheduler can fill a round, and every task that it may propose has a row; returns the step that it can select next.
+
+    A scheduler of your own is not looked into, and begins at 0.
 
     Raises:
         ConfigError: names what is missing.
     """
     if shadow:
         require(hasattr(scheduler, "shadow"), "shadow", type(scheduler).__name__, "a scheduler with a method shadow, such as EnvSched")
-        return
     if not isinstance(scheduler, EnvSched | Uniform):
-        return
+        return 0
+    if not shadow:
+        _check_pool(scheduler, rows, tasks)
+    return scheduler.book.last_step + 1
+
+
+def _check_pool(scheduler: EnvSched | Uniform, rows: dict[str, int], tasks: int) -> None:
     held_out = scheduler.graph["task"].held_out.tolist()
     proposable = [key for key, out in zip(scheduler.book.keys, held_out, strict=True) if not out]
     missing = [key for key in proposable if key not in rows]

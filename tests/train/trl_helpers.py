@@ -84,7 +84,7 @@ def config(folder: Path, kind: type = GRPOConfig, **changes: Any) -> Any:
         "use_cpu": True,
         "bf16": False,
         "activation_checkpointing": False,
-                "per_device_train_batch_size": 16,
+        "per_device_train_batch_size": 16,
         "num_generations": 4,
         "max_completion_length": 6,
         "learning_rate": 0.01,
