@@ -44,7 +44,7 @@ $(VLLM_VENV)/.ready: pyproject.toml
 
 # Warnings of vLLM and what it brings are not held against us. SmolLM2 takes minutes: make test-vllm VLLM_TESTS=slow
 test-vllm: $(VLLM_VENV)/.ready
-	$(VLLM_VENV)/bin/python -m pytest -W default -m '$(VLLM_TESTS)' tests/vllm
+	$(VLLM_VENV)/bin/python -m pytest -W ignore -m '$(VLLM_TESTS)' tests/vllm
 
 lint: setup
 	$(BIN)/ruff check .

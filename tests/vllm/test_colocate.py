@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed; `make test-vllm` installs it"),
     pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("default"),  # those of vllm and of what it brings are many, and none of ours
+    pytest.mark.filterwarnings("ignore"),  # those of vllm and of what it brings are many, and none of ours
 ]
 FRESH = 0.01
 """Mean difference of log-probabilities between an engine in bfloat16 and a trainer in float32 with the same weights: at most this."""
