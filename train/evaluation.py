@@ -45,7 +45,7 @@ def held_out(pool: Pool, count: int) -> HeldOut:
     Which ones follows from their identities alone, so that all runs on a pool are evaluated on the same tasks.
     """
     trained = {task.env_id for task in pool.tasks if not task.held_out}
-    rows = sorted((row for row, task in enumerate(pool.tasks) if task.held_out), key=lambda row: _draw(pool.keys[row]))
+    rows = sorted((row for row, task in enumerate(pool.tasks) if task.held_out and not task.taught), key=lambda row: _draw(pool.keys[row]))
     inside = [row for row in rows if pool.tasks[row].env_id in trained]
     outside = [row for row in rows if pool.tasks[row].env_id not in trained]
     half = max(count // 2, count - len(inside))

@@ -35,10 +35,10 @@ def figures(line: Line) -> str:
 
 
 def seconds(line: Line) -> str:
-    """Seconds by stage, of those that take at least a hundredth of the round, the longest first; empty without any."""
+    """Seconds by stage, of those that take at least a twentieth of the round, the longest first; empty without any."""
     found = {name.removeprefix("seconds_"): value for name, value in line.items() if name.startswith("seconds_") and value}
     total = sum(found.values())
-    stages = sorted((stage for stage in found if found[stage] >= total / 100), key=lambda stage: -found[stage])
+    stages = sorted((stage for stage in found if found[stage] >= total / 20), key=lambda stage: -found[stage])
     return f"{total:.1f} s: " + ", ".join(f"{stage} {found[stage]:.1f}" for stage in stages) if stages else ""
 
 
