@@ -33,11 +33,17 @@ class Floor:
     pool: Pool
     workers: WorkerPool
     tool_error_budget: int
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ACTIVE))
     fatal: EnvSchedError | None = None
     """No fault of an environment: worker processes do not start."""
     followed: list[tuple[ToolEnvironment, list[dict[str, Any]]]] = field(default_factory=list)
     """The rollouts of the round, each with its messages so far, which the trainer's tool loop goes on writing."""
+
+    _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> asyncio.Semaphore:
+        """Room for ACTIVE episodes in the running event loop: each trainer has one of its own."""
+        return self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(ACTIVE))
 
     def begin(self) -> None:
         """Start every call that a policy has asked for and that has not begun yet."""

@@ -11,9 +11,10 @@ TRL runs the tool calls of one rollout after those of the other. Once attached, 
 so that a turn takes as long as its slowest call; an environment that hangs costs its timeout once, however many rollouts hang in it.
 
 Processes: a rollout gets a worker process at its first call, or when it is scored without any, and keeps it until it is scored; 64 x 8
-rollouts that all call tools need 512 processes of about 12 MB (15 MB with BFCL), 6 GB in all, of which ACTIVE work at a time. Starting
-them takes 40 ms of one core each, once: they serve the next round too. Episodes are never replayed to save processes: an environment that
-draws identifiers or reads the clock would contradict what the policy has seen (ours).
+rollouts that all call tools need 512 processes of 12 MB (BFCL: 15 MB) each, 6 GB (8 GB) in all, of which ACTIVE work at a time, whatever
+`rollout.workers` says. Starting them takes up to 80 ms each on two busy cores, once: they serve the next round too, where a turn of all 512
+takes under a second. Episodes are never replayed to save processes: an environment that draws identifiers or reads the clock would
+contradict what the policy has seen (ours).
 """
 
 from __future__ import annotations
