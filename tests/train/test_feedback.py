@@ -2,16 +2,24 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 from trl import RLOOTrainer
 
+from envsched_gnn.config_training import ModelConfig, TrainConfig
+from envsched_gnn.graph.build import build_graph
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.schedule import EnvSched
 from envsched_gnn.train import feedback
 from envsched_gnn.train.feedback import Report
+from envsched_gnn.train.language_models import load_model
+from envsched_gnn.train.trl_environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.workers import WorkerPool
 from tests.train import trl_helpers as tiny
+from tests.train.test_run import tiny_pool
 from tests.train.trl_helpers import ScheduledGRPO, ScheduledRLOO
 
 pytestmark = [*tiny.QUIET, pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")]
@@ -209,6 +217,34 @@ def test_statuses_of_a_rollout_function_mask_rewards_that_it_gave_all_the_same(t
     assert advantages(trainer) == [0.5, 0.0, -0.5, 0.0] * 4
     assert trainer.kept["completion_mask"].sum(1).tolist() == [2, 0, 4, 6, 3, 0, 2, 6, 4, 0, 3, 6, 2, 0, 4, 6]
     assert trainer.kept["num_items_in_batch"] == 48
+
+
+@pytest.mark.filterwarnings("ignore:You are using 'environment_factory':UserWarning")
+def test_an_environment_that_does_not_start_is_masked_and_its_crash_reported(tmp_path):
+    """Real environments in worker processes; the source of one of three raises."""
+    shelves = tiny_pool(environments=3, tasks=1)
+    broken = replace(shelves.environments[1], source="raise RuntimeError('no such shelf')")
+    pool = Pool(environments=(shelves.environments[0], broken, shelves.environments[2]), tasks=shelves.tasks, source="one is broken")
+    policy, tokenizer = load_model(ModelConfig(kind="language_model", path="tiny"))
+    scheduler = EnvSched(pool, build_graph(pool), batch_size=3)
+    with WorkerPool(2, 1024) as workers:
+        trainer = KeepingGRPO(
+            model=policy,
+            args=tiny.config(tmp_path, max_steps=1, per_device_train_batch_size=12),
+            processing_class=tokenizer,
+            train_dataset=dataset_of(pool),
+            reward_funcs=[environment_reward],
+            environment_factory=environment_factories(pool, workers, TrainConfig()),
+            scheduler=scheduler,
+        )
+        attach_environments(trainer)
+        trainer.train()
+    statuses = {group.env_id: {rollout.status for rollout in group.rollouts} for group in trainer.envsched_groups}
+    assert statuses["s1"] == {"crashed"}
+    assert all("no such shelf" in rollout.detail for group in trainer.envsched_groups if group.env_id == "s1" for rollout in group.rollouts)
+    down = [at * 4 + k for at, group in enumerate(trainer.envsched_groups) if group.env_id == "s1" for k in range(4)]
+    assert trainer.kept["completion_mask"][down].sum() == 0
+    assert scheduler.metrics()["envsched/total/failed"] == 1
 
 
 @dataclass

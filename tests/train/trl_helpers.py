@@ -1,5 +1,6 @@
 """A tiny random language model, rows and rewards for tests of TRL's trainers: an update takes a fraction of a second."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ QUIET = [
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),  # trl 1.16 reads the old name
 ]
 """Warnings of the trainer that are none of ours."""
+gc.freeze()  # accelerate collects garbage when a training begins; without the million objects of the libraries that is quick
 ENVIRONMENTS = [0] * 5 + [1] * 4 + [2] * 3
 """Environment of each of 12 tasks."""
 

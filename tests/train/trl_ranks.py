@@ -2,15 +2,15 @@
 
     accelerate launch --cpu --num_processes 2 -m tests.train.trl_ranks FOLDER TASK
 
-TASK `train` trains, and again from the checkpoint in the midst of the second round; `disagree` gives the second process other rows; `fail`
-lets the hook of the first raise, `die` kills the second in its second round. Each rank writes `rank-N.json`.
+TASK `train` trains, and again from the checkpoint in the midst of the second round. TASK `break` gives the second process other rows, then
+lets the hook of the first raise, then kills the second in its second round. Each rank writes what came of it to `rank-N.json`.
 """
 
 import json
 import os
 import signal
 import sys
-import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -65,21 +65,19 @@ def train(folder: Path, resume: str | None = None, **changes: Any) -> dict[str, 
     return {"seen": seen, "told": told, "weights": total, "asked": trainer._envsched_scheduler.metrics()["envsched/rounds"]}
 
 
-def outcome(folder: Path, task: str) -> Any:
-    """Of one task on this rank."""
-    second = PartialState().process_index == 1
-    try:
-        match task:
-            case "train":
-                return [train(folder / "a"), train(folder / "b", str(folder / "a" / "checkpoint-3"))]
-            case "disagree":
-                return train(folder / "a", train_dataset=tiny.rows().select([*range(11, -1, -1)] if second else range(12)))
-            case "fail":
-                return train(folder / "a", on_round=refuse)
-            case "die":
-                return train(folder / "a", reward_funcs=mortal)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+def broken(folder: Path) -> Iterator[str]:
+    """The errors of this rank, one after the other."""
+    other = tiny.rows().select(range(11, -1, -1))
+    for changes in (
+        {"train_dataset": other if PartialState().process_index == 1 else tiny.rows()},
+        {"on_round": refuse},
+        {"reward_funcs": mortal},
+    ):
+        try:
+            train(folder, **changes)
+            yield "no error"
+        except Exception as error:
+            yield f"{type(error).__name__}: {error}"
 
 
 def refuse(selection: Any, groups: Any) -> None:
@@ -94,10 +92,15 @@ def mortal(completion_ids: list[list[int]], trainer_state: Any, **_: Any) -> lis
     return tiny.share_low(completion_ids)
 
 
-if __name__ == "__main__":
+def main(folder: Path, task: str) -> None:
+    """One rank."""
     torch.set_num_threads(1)
-    state = PartialState(cpu=True, timeout=timedelta(seconds=60))
-    begin = time.monotonic()
-    result = outcome(Path(sys.argv[1]), sys.argv[2])
-    path = Path(sys.argv[1]) / f"rank-{state.process_index}.json"
-    path.write_text(json.dumps({"result": result, "seconds": time.monotonic() - begin}))
+    rank = PartialState(cpu=True, timeout=timedelta(seconds=60)).process_index
+    results = []
+    for result in [train(folder / "a"), train(folder / "b", str(folder / "a" / "checkpoint-3"))] if task == "train" else broken(folder):
+        results.append(result)
+        (folder / f"rank-{rank}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
