@@ -139,7 +139,8 @@ class RoundEngine:
         """A round: the engine is awake and has the trainer's weights inside the block. A round in a round is the same round.
 
         What the block draws from Python's, NumPy's or torch's generators follows from the run's seed, the rank, the optimiser step and the
-        round's place in it (ours): a resumed run samples what the whole run would have sampled. The generators are put back afterwards.
+        round's place in it (ours): a resumed run samples what the whole run would have sampled. Evaluations draw alike at all steps. The
+        generators are put back afterwards.
 
         Raises:
             EngineError: the engine failed in this round, or in one before.
@@ -231,11 +232,11 @@ class RoundEngine:
         return EngineError(message(where, found, expected, "Give the same command again: it goes on from the last checkpoint."))
 
     def _seed(self) -> int:
-        place = (self._trainer.state.global_step, self._trainer.model.training)
+        step, training = place = self._trainer.state.global_step, self._trainer.model.training
         self._rounds[place] += 1
         generation = self._generation
         group = generation.accelerator.process_index // generation.tensor_parallel_size
-        return round_seed(self._trainer.args.seed, group, *place, self._rounds[place])
+        return round_seed(self._trainer.args.seed, group, step if training else 0, training, self._rounds[place])
 
     def _log(self, counts: dict[str, float]) -> None:
         mode = "train" if self._trainer.model.training else "eval"

@@ -18,6 +18,7 @@ class CountingLLM:
 
     Attributes:
         calls: everything it was told, in order.
+        seeds: of torch's generator, at each call that generates.
         opening: tokens that the answers of the first two turns consist of; empty: all turns are sampled.
         longest: tokens that a sampled answer has at most.
         device: what the engine says it runs on; decides how weights are handed over.
@@ -25,13 +26,14 @@ class CountingLLM:
     """
 
     calls: list[str]
+    seeds: list[int]
     opening: tuple[int, ...] = ()
     longest = 4
     device = "cuda"
     dies_at = 0
 
     def __init__(self, *, model: str, seed: int, enable_sleep_mode: bool, max_model_len: int | None, **_: object) -> None:
-        self.calls = []
+        self.calls, self.seeds = [], []
         self.model = AutoModelForCausalLM.from_pretrained(model).eval()
         self.names = dict(self.model.named_parameters())
         self.asleep: set[str] = set()
@@ -73,6 +75,7 @@ class CountingLLM:
     def generate(self, prompts: list[dict[str, list[int]]], sampling_params: SimpleNamespace, use_tqdm: bool) -> list[SimpleNamespace]:
         assert not self.asleep
         self.calls.append("generate")
+        self.seeds.append(torch.initial_seed())
         if self.calls.count("generate") == self.dies_at:
             raise RuntimeError("the engine core stopped\nand left a long trace")
         return [self._answer(prompt["prompt_token_ids"], sampling_params) for prompt in prompts]

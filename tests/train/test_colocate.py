@@ -166,14 +166,19 @@ def test_weights_that_are_never_handed_over_show(model: Path, tmp_path: Path, mo
     assert min(second, third) > 0.1
 
 
-def test_evaluation_after_sleep_gets_the_weights(model: Path, tmp_path: Path) -> None:
+def test_evaluation_after_sleep_gets_the_weights_and_draws_alike_at_all_steps(model: Path, tmp_path: Path) -> None:
     trainer = trainer_of(model, tmp_path, per_device_eval_batch_size=4, num_generations_eval=2)
     engine = colocate(trainer)
+    rows = trainer.train_dataset.select(range(4))  # two batches
+    trainer.evaluate(eval_dataset=rows)
     trainer.train()
-    figures = trainer.evaluate(eval_dataset=trainer.train_dataset.select(range(2)))
-    assert calls_of(trainer) == ["sleep", *ROUND * 3]
-    assert engine.counts.syncs == 3
+    figures = trainer.evaluate(eval_dataset=rows)
+    assert calls_of(trainer) == ["sleep", *ROUND * 6]
+    assert engine.counts.syncs == 6
     assert figures["eval_sampling/sampling_logp_difference/max"] < 1e-4
+    first, second, *train, third, fourth = trainer.vllm_generation.llm.seeds
+    assert (first, second) == (third, fourth)
+    assert len({first, second, *train}) == 4
 
 
 def test_generating_outside_a_round_is_a_round_and_several_calls_may_share_one(model: Path, tmp_path: Path) -> None:
