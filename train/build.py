@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def build_trainer(
         warnings.filterwarnings("ignore", "You are using 'environment_factory'", UserWarning)  # that TRL calls it experimental
         trainer = ScheduledGRPO(
             model=model,
-            args=arguments,
+            args=GRPOConfig(**arguments),
             processing_class=tokenizer,
             train_dataset=dataset_of(pool),
             reward_funcs=[environment_reward],
@@ -119,8 +120,8 @@ def check(config: Config) -> torch.device:
     return device
 
 
-def arguments_of(config: Config, folder: Path, *, device: torch.device, devices: int, sequence_tokens: int) -> GRPOConfig:
-    """TRL's settings of ours.
+def arguments_of(config: Config, folder: Path, *, device: torch.device, devices: int, sequence_tokens: int) -> dict[str, Any]:
+    """What TRL's GRPOConfig is made of.
 
     Args:
         devices: training processes.
@@ -129,49 +130,55 @@ def arguments_of(config: Config, folder: Path, *, device: torch.device, devices:
     t, cuda = config.train, device.type == "cuda"
     share, micro = share_of(config, devices)
     samples = config.evaluate.samples
-    sharded = t.shard and devices > 1
-    return GRPOConfig(
-        output_dir=str(folder / CHECKPOINTS),
+    sharded = t.shard and devices > 1 and cuda  # accelerate shards on GPUs alone
+    return {
+        "output_dir": str(folder / CHECKPOINTS),
         # the round
-        generation_batch_size=share * devices,
-        num_generations=config.rollout.num_rollouts,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=share // micro,
-        num_iterations=t.num_iterations,
-        max_steps=config.run.steps * t.num_iterations,
+        "generation_batch_size": share * devices,
+        "num_generations": config.rollout.num_rollouts,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": share // micro,
+        "num_iterations": t.num_iterations,
+        "max_steps": config.run.steps * t.num_iterations,
         # episodes
-        temperature=t.temperature,
-        top_p=t.top_p,
-        max_completion_length=t.max_completion_tokens,
-        max_tool_calling_iterations=t.max_turns,
+        "temperature": t.temperature,
+        "top_p": t.top_p,
+        "max_completion_length": t.max_completion_tokens,
+        "max_tool_calling_iterations": t.max_turns,
         # the update
-        loss_type=t.loss_type,
-        scale_rewards=t.scale_rewards,
-        beta=t.kl,
-        learning_rate=t.learning_rate,
-        lr_scheduler_type="constant_with_warmup" if t.schedule == "constant" else t.schedule,
-        warmup_steps=t.warmup_steps,
+        "loss_type": t.loss_type,
+        "scale_rewards": t.scale_rewards,
+        "beta": t.kl,
+        "learning_rate": t.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup" if t.schedule == "constant" else t.schedule,
+        "warmup_steps": t.warmup_steps,
         # where and how
-        use_cpu=not cuda,
-        bf16=cuda,
-        activation_checkpointing=t.gradient_checkpointing and not sharded,
-        seed=config.run.seed,
-        shuffle_dataset=False,
+        "use_cpu": not cuda,
+        "bf16": cuda,
+        _checkpointing(): t.gradient_checkpointing and not sharded,
+        "seed": config.run.seed,
+        "shuffle_dataset": False,
         # evaluation, when the run asks for it
-        eval_strategy="no",
-        num_generations_eval=samples,
-        per_device_eval_batch_size=max(share // samples, 1) * samples,
+        "eval_strategy": "no",
+        "num_generations_eval": samples,
+        "per_device_eval_batch_size": max(share // samples, 1) * samples,
         # what is kept and told
-        save_strategy="steps",
-        save_steps=t.checkpoint_every * t.num_iterations,
-        save_total_limit=KEPT_CHECKPOINTS,
-        ignore_data_skip=True,
-        logging_steps=1,
-        report_to="none",
-        disable_tqdm=True,
+        "save_strategy": "steps",
+        "save_steps": t.checkpoint_every * t.num_iterations,
+        "save_total_limit": KEPT_CHECKPOINTS,
+        "ignore_data_skip": True,
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
         **(_sharding(t) if sharded else {}),
         **_engine(config, device, sequence_tokens),
-    )
+    }
+
+
+def _checkpointing() -> str:
+    """What the installed transformers calls it: vLLM 0.32 holds transformers below 5.20, which knows the old name alone."""
+    new = "activation_checkpointing"
+    return new if new in {field.name for field in fields(GRPOConfig)} else "gradient_checkpointing"
 
 
 def _sharding(train: TrainConfig) -> dict[str, Any]:

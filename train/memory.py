@@ -114,7 +114,8 @@ def memory_plan(config: Config, pool: Pool, machine: Machine) -> Plan:
     if plan.fits:
         return plan
     share, micro = share_of(config, machine.devices)
-    found = cures(config, machine.devices, micro, share, lambda changed: sum(excess for _, excess in problems(changed)))
+    gpus = machine.devices if machine.kind == "cuda" else 0
+    found = cures(config, gpus, micro, share, lambda changed: sum(excess for _, excess in problems(changed)))
     return replace(plan, cures=found)
 
 
@@ -170,7 +171,11 @@ def _widths(config: Config, machine: Machine) -> Widths:
 
 def _model_parts(config: Config, size: ModelSize, trained: int, machine: Machine) -> Iterator[Part]:
     """Weights and what the optimiser keeps beside them."""
-    widths, rank, sharded = _widths(config, machine), config.model.lora_rank, config.train.shard and machine.devices > 1
+    widths, rank, sharded = (
+        _widths(config, machine),
+        config.model.lora_rank,
+        config.train.shard and machine.devices > 1 and machine.kind == "cuda",
+    )
     split = machine.devices if sharded else 1
     kept = 4 if rank else widths.weight
     yield Part.always("weights", (size.parameters * widths.weight + trained * 4 * bool(rank)) // split, config.model.dtype)
@@ -255,7 +260,7 @@ def _longest_prompt(config: Config, pool: Pool) -> int:
         from envsched_gnn.train.pocket.language import Language
 
         language = Language(pool)
-        return max(len(language.prompt_ids(pool.environment_of[task.env_id], task)) for task in longest.values())
+        return max(len(language.read(pool.environment_of[task.env_id], task).ids) for task in longest.values())
     seen = (len(repr(policy_view(pool.environment_of[task.env_id], task))) for task in longest.values())
     return int(max(seen) / CHARACTERS_A_TOKEN) + PROMPT_EXTRA
 

@@ -21,18 +21,19 @@ LEAST_TOKENS = 256
 """Episodes are not proposed to be shorter than this (ours)."""
 
 
-def cures(config: Config, devices: int, micro: int, share: int, excess: Excess) -> tuple[str, ...]:
+def cures(config: Config, gpus: int, micro: int, share: int, excess: Excess) -> tuple[str, ...]:
     """Settings that make a run fit, as `table.key = value`; none if all together do not.
 
     A change is taken if less is missing with it, until nothing is, in two passes, as one may help only after another; then those that
     others made needless are dropped, the dearest first.
 
     Args:
+        gpus: devices that training may be split over.
         micro, share: rollouts of a backward pass and of a device.
     """
     taken: list[Change] = []
     missing = excess(config)
-    for change in 2 * list(_changes(config, devices, micro, share)):
+    for change in 2 * list(_changes(config, gpus, micro, share)):
         if not missing:
             break
         changed = [*(old for old in taken if old[:2] != change[:2]), change]
@@ -48,14 +49,14 @@ def cures(config: Config, devices: int, micro: int, share: int, excess: Excess) 
     return tuple(f"{table}.{key} = {str(value).lower()}" for table, key, value in taken)
 
 
-def _changes(config: Config, devices: int, micro: int, share: int) -> Iterator[Change]:
+def _changes(config: Config, gpus: int, micro: int, share: int) -> Iterator[Change]:
     """What may be changed: first what costs time, then what needs another launch, last what changes the training."""
     yield "train", "gradient_checkpointing", True
     yield from (("train", "micro_batch", less) for less in range(micro - 1, 0, -1) if share % less == 0)
     if config.vllm.mode == "colocate":
         yield "vllm", "sleep", True
         yield "vllm", "max_model_length", 0
-    if devices > 1:
+    if gpus > 1:
         yield "train", "shard", True
     if config.vllm.mode == "colocate":
         others = sorted((number / 20 for number in range(1, 19)), key=lambda other: abs(other - config.vllm.memory_share))

@@ -97,11 +97,12 @@ def log_probabilities(size: ModelSize, widths: Widths, batch: Batch, *, kernel: 
     """Of the output head: one tile of logits, float32 gradients of the hidden states and, where it is trained, of the head.
 
     Args:
-        kernel: whether a GPU kernel works in place and on completion tokens alone; elsewhere three more tiles exist in float32.
+        kernel: whether a GPU kernel works in place and on completion tokens alone; elsewhere the gradient of a tile takes 29 bytes an
+            element beside it (seven float32 and a truth value).
     """
     tokens = batch.micro * (batch.completion if kernel else batch.length)
     rows, columns = min(tokens, HEAD_TILE[0]), HEAD_TILE[1]
-    tile = rows * columns * widths.compute + (0 if kernel else rows * min(columns, size.vocabulary) * 12)
+    tile = rows * columns * widths.compute + (0 if kernel else rows * min(columns, size.vocabulary) * 29)
     head = size.head_parameters * 4 if trained_head else 0
     return tile + head + tokens * size.hidden * (4 + widths.weight)
 
