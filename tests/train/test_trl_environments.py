@@ -424,6 +424,7 @@ def test_an_empty_environment_needs_no_factory(workers: WorkerPool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_512_episodes_at_a_time() -> None:
     """A round of 64 x 8 rollouts that all call tools: as many processes, none of them large, none late; the next round reuses them."""
     pool = load_pool(PoolConfig(toolworld=ToolWorldConfig(environments=16, tasks=4)))
