@@ -262,7 +262,8 @@ class EnvSchedMixin(Trainer):
         return int(state["rounds"])
 
     def _envsched_load_rollouts(self, folder: Path) -> None:
-        """Go on in the midst of a round, if every rank has its rollouts."""
+        """Go on in the midst of a round, if every rank has its rollouts; else with a new round, whatever this trainer did before."""
+        self._step, self._buffered_inputs = 0, None
         kept = trainer_state.load_rollouts(folder, self._envsched_place)
         if all(gather_object([kept is not None])) and kept is not None:
             self._step, self._buffered_inputs = kept[0], send_to_device(kept[1], self.accelerator.device)

@@ -65,6 +65,18 @@ def test_resumed_within_a_round_and_between_two(whole, tmp_path, step):
     assert resumed._envsched_scheduler.metrics()["envsched/total/duplicates"] == 0
 
 
+def test_a_trainer_that_stopped_within_a_round_goes_on_from_a_checkpoint_between_two(whole, tmp_path):
+    seen = []
+    settings = SETTINGS | {"per_device_train_batch_size": 8, "max_steps": 3}
+    trainer = tiny.trainer(tmp_path, on_round=lambda *r: seen.append(r), **settings)
+    trainer.train()
+    assert trainer._step == 6
+    trainer.args.max_steps = 8
+    trainer.train(resume_from_checkpoint=str(whole[0] / "checkpoint-4"))
+    assert torch.equal(weights(trainer), whole[1])
+    assert [selection.step for selection, _ in seen] == [0, 1, 2, 3]
+
+
 def test_rollouts_of_other_processes_are_left_out_and_no_round_is_lost_or_repeated(whole, tmp_path, caplog):
     shutil.copytree(whole[0] / "checkpoint-3", tmp_path / "checkpoint-3")
     (tmp_path / "checkpoint-3/envsched/rank-0-of-1").rename(tmp_path / "checkpoint-3/envsched/rank-0-of-2")
