@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     class Trainer:
         """The part of TRL's trainers that is used or overridden here; `tests/train/test_mixin.py` holds it against the real ones."""
 
+        _step: int
+        _buffered_inputs: Any
+
         def __init__(self, *args: Any, **kwargs: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
         def _get_train_sampler(self, dataset: Any = None) -> Any: ...
