@@ -75,10 +75,15 @@ class PoolConfig:
     path: str = "toolworld"
     """`toolworld`, `bfcl`, or a directory."""
     toolworld: ToolWorldConfig = field(default_factory=ToolWorldConfig)
+    taught_share: float = 0.0
+    """Share of each environment's tasks that is neither trained nor evaluated on: their gold trajectories teach the pocket model."""
     bfcl_graded: bool = False
     """BFCL: reward = share of turns right, instead of all or nothing."""
     environment_rule: str = ""
     """Splits environments: `info.scenario` makes `env_id` into `env_id.VALUE` by the value there in each task. Empty: as the pool says."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.taught_share < 1, "pool.taught_share", self.taught_share, "a share from 0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)

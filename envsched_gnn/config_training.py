@@ -30,18 +30,18 @@ class ModelConfig:
     """Of the pocket model."""
     layers: int = 2
     """Of the pocket model."""
-    warm_start_share: float = 0.1
-    """Share of the tasks whose gold trajectories warm the pocket model up."""
-    warm_start_steps: int = 400
-    """Batches of the warm start, at most."""
+    warm_start_reward: float = 0.25
+    """Of the pocket model: mean reward, mapped to [0, 1], at which the lessons from the tasks of `pool.taught_share` end."""
+    warm_start_batches: int = 300
+    """Lessons of the pocket model, at most; 64 gold trajectories each."""
 
     def __post_init__(self) -> None:
         require(self.kind == "pocket" or self.path != "", "model.path", self.path, "a directory, a model name, 'smollm2' or 'tiny'")
         require(self.lora_rank >= 0, "model.lora_rank", self.lora_rank, "0 (all weights) or a rank")
         require(self.hidden_size >= 16 and self.hidden_size % 16 == 0, "model.hidden_size", self.hidden_size, "a multiple of 16")
         require(self.layers >= 1, "model.layers", self.layers, "at least 1")
-        require(0 < self.warm_start_share <= 1, "model.warm_start_share", self.warm_start_share, "a share above 0, at most 1")
-        require(self.warm_start_steps >= 0, "model.warm_start_steps", self.warm_start_steps, "at least 0")
+        require(0 < self.warm_start_reward <= 1, "model.warm_start_reward", self.warm_start_reward, "a mean reward above 0, at most 1")
+        require(self.warm_start_batches >= 0, "model.warm_start_batches", self.warm_start_batches, "at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class TrainConfig:
     """Tool errors after which an episode ends with status tool_budget."""
     gradient_checkpointing: bool = False
     shard: bool = False
-    """Whether weights, gradients, optimiser and reference are split over the devices (FSDP), instead of a copy on each."""
+    """Whether weights, gradients, optimiser and reference are split over the GPUs (FSDP), instead of a copy on each."""
     checkpoint_every: int = 10
     """Rounds between two checkpoints."""
 

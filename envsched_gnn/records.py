@@ -122,6 +122,11 @@ class Task:
         """Whether the task is kept for evaluation and never scheduled."""
         return bool(self.info.get("held_out", False))
 
+    @property
+    def taught(self) -> bool:
+        """Whether the task is held out to teach a policy from, and so not for evaluation either."""
+        return bool(self.info.get("taught", False))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:

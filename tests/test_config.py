@@ -10,9 +10,9 @@ from envsched_gnn.errors import ConfigError
 KEYS = """
 evaluate.every evaluate.samples evaluate.tasks
 graph.cross_neighbors graph.within_neighbors
-model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.path model.warm_start_share
-model.warm_start_steps
-pool.bfcl_graded pool.environment_rule pool.path
+model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.path model.warm_start_batches
+model.warm_start_reward
+pool.bfcl_graded pool.environment_rule pool.path pool.taught_share
 pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth pool.toolworld.environments
 pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible pool.toolworld.max_operations
 pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.toolworld.tasks pool.toolworld.trivial

@@ -24,6 +24,7 @@ from typing import Any
 
 from envsched_gnn.errors import EnvironmentFailureError
 from envsched_gnn.pool.episode import Episode, ToolError, check_fault
+from envsched_gnn.pool.references import first_identifier, resolve
 from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
 from envsched_gnn.train.limits import die_with_parent, filter_system_calls, forbid_processes, limit, violations
 
@@ -120,7 +121,7 @@ class Player:
                 self._reset()
                 return {}
             case "call":
-                text, error = self._call(request["name"], request["arguments"], want_text=True)
+                text, error, _ = self._call(request["name"], request["arguments"], want_text=True)
                 return {"text": text, "error": error}
             case "next_turn":
                 self._stage("step")
@@ -134,17 +135,17 @@ class Player:
         """A whole episode in one message: every call of every turn, then the score."""
         self._reset()
         errors: list[str] = []
-        calls = 0
+        found: list[str] = []
         for number, turn in enumerate(turns):
             if number:
                 next_turn(self._episode)
             for call in turn:
-                text, failed = self._call(call["name"], call["arguments"], want_text=inspect)
-                calls += 1
+                text, failed, identifier = self._call(call["name"], resolve(call["arguments"], found), want_text=inspect)
+                found.append(identifier)
                 if failed and len(errors) < 20:
                     errors.append(text[:500])
         checks = self._inspect() if inspect else []
-        return {**self._finish(), "calls": calls, "errors": errors, "checks": checks}
+        return {**self._finish(), "calls": len(found), "errors": errors, "checks": checks, "found": found}
 
     def _reset(self) -> None:
         self._seconds = dict.fromkeys(self._seconds, 0.0)
@@ -154,18 +155,18 @@ class Player:
         self._episode = new_episode(self._environment, self._task)
         self._stage("step")
 
-    def _call(self, name: str, arguments: Any, want_text: bool) -> tuple[str, bool]:
-        """(observation, whether it is an error)."""
+    def _call(self, name: str, arguments: Any, want_text: bool) -> tuple[str, bool, str]:
+        """(observation, whether it is an error, the identifier that a reference to this call stands for)."""
         self._stage("step")
         try:
             value = self._episode.call(name, arguments)
-            return (_text(value) if want_text else ""), False
+            return (_text(value) if want_text else ""), False, first_identifier(value)
         except ToolError as error:
-            return _text(error), True
+            return _text(error), True, ""
         except MemoryError:
             raise
         except Exception as error:
-            return f"{type(error).__name__}: the result cannot be printed", True
+            return f"{type(error).__name__}: the result cannot be printed", True, ""
 
     def _finish(self) -> dict[str, Any]:
         self._stage("score")

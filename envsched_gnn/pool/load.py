@@ -15,6 +15,7 @@ from envsched_gnn.pool.envscaler import ENVIRONMENTS, TASKS, find_one, read_envs
 from envsched_gnn.pool.manifest import find_table, read_manifest
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.pool.regroup import regroup
+from envsched_gnn.pool.taught import with_taught
 
 NAMES = ("toolworld", "bfcl")
 """Pools that need no directory. A directory of that name is reached by `./toolworld`."""
@@ -26,12 +27,12 @@ _LISTED = 8
 def load_pool(config: PoolConfig) -> Pool:
     """The pool that `config.path` names: `toolworld`, `bfcl`, or a directory whose format is recognised by its files.
 
-    Its environments are split by `config.environment_rule`.
+    Its environments are split by `config.environment_rule`; tasks of `config.taught_share` are marked.
 
     Raises:
         PoolError: nothing is found, or it is ambiguous, malformed or inconsistent, or a task lacks what the rule names.
     """
-    return regroup(_read(config), config.environment_rule)
+    return with_taught(regroup(_read(config), config.environment_rule), config.taught_share)
 
 
 def _read(config: PoolConfig) -> Pool:

@@ -1,0 +1,177 @@
+"""The pocket policy as a rollout engine that learns: plans for a selection, executed in real environments, then one GRPO update.
+
+Knows: the order generate, play, learn; what is seeded by what; evaluation.
+Does not know: schedulers, ledgers, how any stage works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen3ForCausalLM
+
+from envsched_gnn.config import RolloutConfig
+from envsched_gnn.config_training import ModelConfig, TrainConfig
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.records import Rollout, RolloutGroup, Selection, Status
+from envsched_gnn.train.pocket.generate import Completion, generate
+from envsched_gnn.train.pocket.language import Language, Reading
+from envsched_gnn.train.pocket.play import Player
+from envsched_gnn.train.pocket.update import Learner, Sample
+from envsched_gnn.train.pocket.warm_start import warm_model
+from envsched_gnn.train.workers import Outcome, WorkerPool
+
+CACHE = Path.home() / ".cache" / "envsched_gnn" / "pocket"
+LOOK = 256
+"""Tasks on which the warm start looks whether it has taught enough (ours)."""
+
+
+class PocketEngine:
+    """`Engine` whose policy is a tiny model. A context manager; worker processes end with the block.
+
+    A round is a function of the weights, the seed and the selection. `timings`: seconds of generate, play and learn in the last round.
+
+    Args:
+        pool: python_class environments with some tasks of gold trajectories set aside to teach from (`pool.taught_share`).
+        seed: of the sampling. The policy before RL depends on the pool and `model` alone.
+        cache: where warm-started policies are kept.
+
+    Raises:
+        PoolError: there is nothing to teach the policy from.
+        ConfigError: a training setting that the pocket policy does not have.
+    """
+
+    def __init__(
+        self, pool: Pool, model: ModelConfig, train: TrainConfig, rollout: RolloutConfig, seed: int, *, cache: Path = CACHE
+    ) -> None:
+        self._pool, self._train, self._num_rollouts, self._seed = pool, train, rollout.num_rollouts, seed
+        self._language = Language(pool)
+        self._readings: dict[int, Reading] = {}
+        self._workers = WorkerPool(rollout.workers, rollout.memory_mb)
+        self._player = Player(pool, self._workers)
+        self._version = 0
+        self.timings: dict[str, float] = {}
+        try:
+            self.model = warm_model(pool, self._language, model, self._workers, self._solved, cache)
+            self._learner = Learner(self.model, train)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> PocketEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes. Idempotent."""
+        self._workers.close()
+
+    def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
+        """Groups as they finish; when all are taken, the policy has learned from the round.
+
+        Args:
+            selection: tasks of this pool.
+            finished: groups of this selection that an interrupted run has already; not played or yielded again, but learned from.
+        """
+        known = {group.group_id: group for group in finished}
+        rows = [self._pool.index_of[pick.key] for pick in selection.picks]
+        completions = self._write(self.model, rows, self._num_rollouts, f"round {selection.step}")
+        missing = [place for place, pick in enumerate(selection.picks) if pick.group_id not in known]
+        for place, outcomes in self._play([rows[place] for place in missing], [completions[place] for place in missing]):
+            pick = selection.picks[missing[place]]
+            rollouts = tuple(self._rollout(*pair) for pair in zip(completions[missing[place]], outcomes, strict=True))
+            group = RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=selection.step, rollouts=rollouts)
+            known[group.group_id] = group
+            yield group
+        self.learn(rows, completions, [known[pick.group_id].rewards for pick in selection.picks])
+
+    def learn(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]], rewards: Sequence[Sequence[float | None]]) -> None:
+        """One round's update, from the completions and rewards of each task."""
+        begin = time.perf_counter()
+        self._learner.learn(
+            [
+                [Sample(prompt=self._reading(row).ids, completion=c, reward=reward) for c, reward in zip(some, group, strict=True)]
+                for row, some, group in zip(rows, completions, rewards, strict=True)
+            ]
+        )
+        self._version += 1
+        self.timings["learn"] = time.perf_counter() - begin
+
+    def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
+        """Rewards [rows][samples] of tasks; nothing is learned, and the next round is as if there had been no evaluation."""
+        return self._rewards(self.model, rows, samples, f"evaluation {self._version}")
+
+    def _solved(self, model: Qwen3ForCausalLM) -> float:
+        """Mean reward on some tasks of the training set, mapped to [0, 1]."""
+        rows = [row for row, task in enumerate(self._pool.tasks) if not task.held_out]
+        rows = random.Random("look").sample(rows, min(LOOK, len(rows)))
+        rewards = self._rewards(model, rows, 1, "look")
+        spans = [self._pool.reward_ranges[row] for row in rows]
+        return sum(((some[0] or low) - low) / (high - low) for some, (low, high) in zip(rewards, spans, strict=True)) / len(rows)
+
+    def _rewards(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[float | None]]:
+        completions = self._write(model, rows, samples, seed)
+        rewards: list[list[float | None]] = [[] for _ in rows]
+        for place, outcomes in self._play(rows, completions):
+            rewards[place] = [_reward(outcome) for outcome in outcomes]
+        return rewards
+
+    def _write(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
+        begin = time.perf_counter()
+        digest = hashlib.sha256(f"{self._seed} {seed}".encode()).digest()
+        completions = generate(
+            model,
+            [self._reading(row).ids for row in rows],
+            samples=samples,
+            max_new_tokens=self._train.max_completion_tokens,
+            generator=torch.Generator().manual_seed(int.from_bytes(digest[:7])),
+            temperature=self._train.temperature,
+        )
+        self.timings["generate"] = time.perf_counter() - begin
+        return completions
+
+    def _play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
+        begin = time.perf_counter()
+        plans = [[self._language.plan(self._reading(row), c.ids) for c in some] for row, some in zip(rows, completions, strict=True)]
+        yield from self._player.play(rows, plans)
+        self.timings["play"] = time.perf_counter() - begin
+
+    def _reading(self, row: int) -> Reading:
+        if row not in self._readings:
+            task = self._pool.tasks[row]
+            self._readings[row] = self._language.read(self._pool.environment_of[task.env_id], task)
+        return self._readings[row]
+
+    def _rollout(self, completion: Completion, outcome: Outcome) -> Rollout:
+        status: Status = outcome.status
+        if status == "ok" and completion.truncated:
+            status = "truncated"
+        return Rollout(
+            reward=_reward(outcome),
+            status=status,
+            seconds=outcome.seconds,
+            tokens=len(completion.ids),
+            policy_version=self._version,
+            detail=outcome.detail,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimiser and the number of rounds learned from."""
+        return {"learner": self._learner.state_dict(), "version": self._version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._learner.load_state_dict(state["learner"])
+        self._version = state["version"]
+
+
+def _reward(outcome: Outcome) -> float | None:
+    return float(outcome.reply["reward"]) if outcome.status == "ok" else None

@@ -1,0 +1,70 @@
+"""The pocket policy's network: Qwen3's architecture, a few hundred thousand weights.
+
+Knows: its shape, and log-probabilities of given completions.
+Does not know: words, sampling, training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+HEAD = 32
+"""Width of an attention head (ours)."""
+MAX_POSITION = 1024
+"""Tokens of prompt and plan together (ours)."""
+
+
+def new_model(vocabulary: int, *, hidden_size: int, layers: int, pad: int, end: int) -> Qwen3ForCausalLM:
+    """Random weights; the global random state stays as it is. All heads share one key and value head, which keeps the cache small."""
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=max(hidden_size // HEAD, 1),
+        num_key_value_heads=1,
+        head_dim=HEAD,
+        max_position_embeddings=MAX_POSITION,
+        tie_word_embeddings=True,
+        pad_token_id=pad,
+        eos_token_id=end,
+        bos_token_id=None,
+        initializer_range=0.05,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Qwen3ForCausalLM(config)
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Int[Tensor, "rows length"], Int[Tensor, " rows"]]:
+    """Rows filled up on the right, and the length of each."""
+    length = torch.tensor([len(row) for row in rows])
+    filled = torch.full((len(rows), int(length.max())), pad)
+    for row, ids in zip(filled, rows, strict=True):
+        row[: len(ids)] = torch.tensor(ids)
+    return filled, length
+
+
+def completion_logprobs(
+    model: Qwen3ForCausalLM, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], temperature: float = 1.0
+) -> tuple[Float[Tensor, "rows length"], Float[Tensor, "rows length"]]:
+    """Log-probability of each completion token, and a mask of those that are there; rows filled up on the right, gradients kept."""
+    ids, total = padded([[*p, *c] for p, c in zip(prompts, completions, strict=True)], int(model.config.pad_token_id))
+    start = torch.tensor([len(prompt) for prompt in prompts])
+    width = int((total - start).max())
+    column = start[:, None] - 1 + torch.arange(width)
+    mask = column < total[:, None] - 1
+    column = column.clamp(max=ids.shape[1] - 2)
+    hidden = model.model(
+        input_ids=ids, attention_mask=(torch.arange(ids.shape[1]) < total[:, None]).long(), use_cache=False
+    ).last_hidden_state
+    logits = model.lm_head(hidden[torch.arange(len(ids))[:, None], column][mask]) / temperature
+    logprobs = torch.zeros(mask.shape)
+    logprobs[mask] = -cross_entropy(logits, ids.gather(1, column + 1)[mask], reduction="none")
+    return logprobs, mask.float()
