@@ -83,9 +83,9 @@ class PocketEngine:
         """
         known = {group.group_id: group for group in finished}
         rows = [self._pool.index_of[pick.key] for pick in selection.picks]
-        completions = self._write(self.model, rows, self._num_rollouts, f"round {selection.step}")
+        completions = self.write(self.model, rows, self._num_rollouts, f"round {selection.step}")
         missing = [place for place, pick in enumerate(selection.picks) if pick.group_id not in known]
-        for place, outcomes in self._play([rows[place] for place in missing], [completions[place] for place in missing]):
+        for place, outcomes in self.play([rows[place] for place in missing], [completions[place] for place in missing]):
             pick = selection.picks[missing[place]]
             rollouts = tuple(self._rollout(*pair) for pair in zip(completions[missing[place]], outcomes, strict=True))
             group = RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=selection.step, rollouts=rollouts)
@@ -118,13 +118,14 @@ class PocketEngine:
         return sum(((some[0] or low) - low) / (high - low) for some, (low, high) in zip(rewards, spans, strict=True)) / len(rows)
 
     def _rewards(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[float | None]]:
-        completions = self._write(model, rows, samples, seed)
+        completions = self.write(model, rows, samples, seed)
         rewards: list[list[float | None]] = [[] for _ in rows]
-        for place, outcomes in self._play(rows, completions):
+        for place, outcomes in self.play(rows, completions):
             rewards[place] = [_reward(outcome) for outcome in outcomes]
         return rewards
 
-    def _write(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
+    def write(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
+        """Completions [rows][samples] of tasks; `seed` names the occasion."""
         begin = time.perf_counter()
         digest = hashlib.sha256(f"{self._seed} {seed}".encode()).digest()
         completions = generate(
@@ -138,7 +139,8 @@ class PocketEngine:
         self.timings["generate"] = time.perf_counter() - begin
         return completions
 
-    def _play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
+    def play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
+        """(position, outcomes) of each task as it finishes: its completions, executed."""
         begin = time.perf_counter()
         plans = [[self._language.plan(self._reading(row), c.ids) for c in some] for row, some in zip(rows, completions, strict=True)]
         yield from self._player.play(rows, plans)
