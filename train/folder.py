@@ -37,6 +37,8 @@ Command = Literal["run", "train"]
 PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "transformers", "trl", "accelerate")
 """Whose versions decide a run's numbers."""
 
+BEGUN = ("metrics.jsonl", "checkpoint/*", "trainer/checkpoint-*")
+"""Files of a run that has come to its first round."""
 EVALUATIONS = "evaluations.jsonl"
 """In the folders of `envsched train` alone; empty before the first evaluation."""
 
@@ -68,22 +70,31 @@ def prepare(folder: Path, config: Config, pool: Pool, given: str, command: Comma
         ConfigError: the folder holds a run with another setting, or of another command.
         CheckpointError: it holds a run of another pool, or files that are no run.
     """
+    resolved = to_toml(to_table(config)).encode()
     notes: list[str] = []
-    if (folder / "resolved.toml").is_file():
+    if not _begun(folder):
+        if not (folder / "resolved.toml").is_file() or (folder / "resolved.toml").read_bytes() != resolved or _other_pool(folder, pool):
+            (folder / "graph.pt").unlink(missing_ok=True)
+        write_atomic(folder / "config.toml", (given or to_toml(to_table(config))).encode())
+        write_atomic(folder / "versions.json", _json(versions()))
+        write_atomic(folder / "pool.json", _json(describe(pool)))
+        (folder / EVALUATIONS).unlink(missing_ok=True)
+        if command == "train":
+            (folder / EVALUATIONS).touch()
+    elif (folder / "resolved.toml").is_file():
         _require_same_command(folder, command)
         _require_same_config(folder, config)
         _require_same_pool(folder, pool)
         notes = _changed_versions(folder)
-    elif (folder / "metrics.jsonl").exists():
-        raise CheckpointError(f"{folder}: metrics.jsonl without resolved.toml; expected a run folder or none. Choose another run.name.")
     else:
-        write_atomic(folder / "config.toml", (given or to_toml(to_table(config))).encode())
-        write_atomic(folder / "versions.json", _json(versions()))
-        write_atomic(folder / "pool.json", _json(describe(pool)))
-        if command == "train":
-            (folder / EVALUATIONS).touch()
-    write_atomic(folder / "resolved.toml", to_toml(to_table(config)).encode())
+        raise CheckpointError(f"{folder}: rounds without resolved.toml; expected a run folder or none. Choose another run.name.")
+    write_atomic(folder / "resolved.toml", resolved)
     return notes
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a run has come to its first round here; one that failed before, as for a wrong path, may be given other settings."""
+    return any(any(folder.glob(pattern)) for pattern in BEGUN)
 
 
 def _changed_versions(folder: Path) -> list[str]:
@@ -137,9 +148,15 @@ def complete(folder: Path, pool: Pool) -> list[str]:
     return [_rewritten(path, describe(pool))] if "content_hash" not in (_kept(path) or {}) else []
 
 
-def _require_same_pool(folder: Path, pool: Pool) -> None:
+def _other_pool(folder: Path, pool: Pool) -> Table | None:
+    """The description of the folder's pool, if it is another one."""
     there = _kept(folder / "pool.json")
-    if there is not None and there.get("content_hash", pool.content_hash) != pool.content_hash:
+    return there if there is not None and there.get("content_hash", pool.content_hash) != pool.content_hash else None
+
+
+def _require_same_pool(folder: Path, pool: Pool) -> None:
+    there = _other_pool(folder, pool)
+    if there is not None:
         raise CheckpointError(
             f"{folder}: a run of another pool: {there.get('tasks')} tasks of hash {str(there['content_hash'])[:12]} there, "
             f"{len(pool.tasks):,} with {pool.content_hash[:12]} now ({pool.source}). Choose another run.name, or restore the pool."

@@ -145,6 +145,7 @@ class Session(TrainerCallback):
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """A round begins with the first of its updates."""
         if state.global_step % self.config.train.num_iterations == 0:
+            self.interrupt.hold = True
             self._round = Round(begin=time.perf_counter())
 
     def on_round(self, selection: Selection, groups: tuple[RolloutGroup, ...]) -> None:
@@ -164,14 +165,9 @@ class Session(TrainerCallback):
         if rest:
             return
         control.should_log = True
-        control.should_save, self.stopping = self._main(lambda kept: self._due(kept, done))
-        control.should_training_stop |= self.stopping
+        control.should_save = self._main(lambda kept: self.interrupt.asked or checkpoint_due(self.config, kept.evaluations, done))
         if self._round is not None:
             self._round.end = time.perf_counter()
-
-    def _due(self, kept: Kept, done: int) -> tuple[bool, bool]:
-        asked = self.interrupt.asked
-        return checkpoint_due(self.config, kept.evaluations, done) or asked, asked
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Line | None = None, **_: Any) -> None:
         """The trainer's own figures, after each update, complete the line of a round; comes after `on_step_end` and before a checkpoint."""
@@ -194,9 +190,12 @@ class Session(TrainerCallback):
         self._evaluate(state.global_step // self.config.train.num_iterations)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """A checkpoint is written, so that an evaluation has nothing to lose."""
+        """A checkpoint is written: neither an evaluation nor a stop has anything to lose."""
         if self._saving_since is not None:
             self._seconds_save = round(time.perf_counter() - self._saving_since, 6)
+        self.interrupt.hold = False
+        self.stopping = self._main(lambda kept: self.interrupt.asked)
+        control.should_training_stop |= self.stopping
         if not self.stopping:
             self._evaluate(state.global_step // self.config.train.num_iterations)
 
@@ -208,11 +207,10 @@ class Session(TrainerCallback):
             return evaluate(self.trainer, self.pool, rows, samples)
 
         if self.kept:
-            evaluate_if_missing(self.kept.evaluations, done, play, self.interrupt, self.kept.progress)
+            evaluate_if_missing(self.kept.evaluations, done, play, self.kept.progress)
         else:
             out = held_out(self.pool, self.config.evaluate.tasks)
-            with self.interrupt.at_once():
-                play([*out.tasks, *out.environments], self.config.evaluate.samples)
+            play([*out.tasks, *out.environments], self.config.evaluate.samples)
 
 
 @dataclass(kw_only=True)

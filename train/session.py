@@ -85,10 +85,12 @@ def play_rounds(config: Config, build: Build, *, given: str, progress: Progress)
 
         loop = Loop(folder=it.folder, pool=it.pool, ledger=it.ledger, scheduler=it.scheduler, engine=engine, progress=progress, saves=saves)
         for done in range(step, config.run.steps + 1):
-            evaluate_if_missing(evaluations, done, engine.evaluate, interrupt, progress)
+            evaluate_if_missing(evaluations, done, engine.evaluate, progress)
             if done < config.run.steps:
+                interrupt.hold = True
                 loop.round(done)
-            if interrupt.asked and loop.seconds_save is not None:  # pressed too late for this round's checkpoint: after the next
+                interrupt.hold = loop.seconds_save is None
+            if interrupt.asked and not interrupt.hold:
                 raise KeyboardInterrupt
         return it.folder
 
@@ -109,25 +111,24 @@ def checkpoint_due(config: Config, evaluations: Evaluations, done: int) -> bool:
     return done % config.train.checkpoint_every == 0 or done == config.run.steps or evaluations.due(done)
 
 
-def evaluate_if_missing(evaluations: Evaluations, done: int, play: Play, interrupt: Interrupt, progress: Progress) -> None:
-    """The evaluation after `done` rounds, where it is due and not there; Ctrl-C ends it at once, for it changes nothing."""
+def evaluate_if_missing(evaluations: Evaluations, done: int, play: Play, progress: Progress) -> None:
+    """The evaluation after `done` rounds, where it is due and not there."""
     if evaluations.missing(done):
         progress.stage(f"evaluating after {done} rounds")
-        with interrupt.at_once():
-            line = evaluations.run(done, play)
-        progress.evaluated(line)
+        progress.evaluated(evaluations.run(done, play))
 
 
 class Interrupt:
-    """What Ctrl-C does: the first ends the run after the round it is in, a second one, or one during an evaluation, at once.
+    """What Ctrl-C does: it ends the run at once, or, while `hold` is set, when the round is done and saved; a second one at once.
 
     A context manager, of the main thread; elsewhere Ctrl-C stays as it is.
     """
 
     def __init__(self) -> None:
+        self.hold = False
+        """Whether a round is going, or is not saved yet."""
         self.asked = False
-        """Whether the run should end when its round is done and saved."""
-        self._at_once = False
+        """Whether the run should end as soon as all is saved."""
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:
@@ -140,20 +141,11 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.asked or self._at_once:
+        if self.asked or not self.hold:
             raise KeyboardInterrupt
         self.asked = True
         with suppress(OSError):  # no print: the signal may have come in the midst of one
             os.write(2, b"\nstopping when this round is done and saved; Ctrl-C again stops at once\n")
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """A block that Ctrl-C ends at once."""
-        self._at_once = True
-        try:
-            yield
-        finally:
-            self._at_once = False
 
 
 @contextmanager

@@ -91,12 +91,10 @@ def doctor(
 def _plan(path: Path, settings: list[str], memory_gb: float | None, devices: int | None, json: bool) -> bool:
     from envsched_gnn.config import load_config
     from envsched_gnn.pool.load import load_pool
-    from envsched_gnn.train.machine import machine_of
-    from envsched_gnn.train.memory import memory_plan
+    from envsched_gnn.train.memory import plan_for
 
     config = load_config(path, settings)
-    machine = machine_of(config.run.device, devices=devices, memory_gb=memory_gb)
-    plan = memory_plan(config, load_pool(config.pool), machine)
+    plan = plan_for(config, load_pool(config.pool), devices=devices, memory_gb=memory_gb)
     if json:
         numbers = {"fits": plan.fits, "rollout": plan.rollout, "update": plan.update, "sequences": plan.sequences}
         show_json(numbers | asdict(plan))

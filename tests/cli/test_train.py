@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,22 +10,24 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from envsched_gnn.cli.main import app
 from envsched_gnn.config import to_toml
 from envsched_gnn.eval.metrics import read_run
 from tests.train.test_run import ledger_rows
+from tests.train.test_session import evaluations_in
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four small environments, one of them held out; a policy that was hardly taught."""
+    folder = tmp_path_factory.mktemp("train")
     shares = {"held_out_tasks": 0.25, "held_out_environments": 0.25}
-    path = tmp_path / "c.toml"
-    path.write_text(
+    (folder / "c.toml").write_text(
         to_toml(
             {
                 "pool": {"path": "toolworld", "taught_share": 0.25, "toolworld": {"environments": 4, "tasks": 8, **shares}},
@@ -33,60 +36,65 @@ def config(tmp_path: Path) -> Path:
                 "model": {"hidden_size": 32, "layers": 1, "warm_start_batches": 25},
                 "train": {"learning_rate": 0.01, "warmup_steps": 0, "max_completion_tokens": 24, "checkpoint_every": 2},
                 "evaluate": {"every": 2, "tasks": 6, "samples": 2},
-                "run": {"name": "t", "folder": str(tmp_path / "runs"), "steps": 3, "device": "cpu"},
+                "run": {"name": "t", "folder": str(folder / "runs"), "steps": 3, "device": "cpu"},
             }
         )
     )
-    return path
+    return folder / "c.toml"
 
 
-def test_train_then_resume_then_another_scheduler(config: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["train", "-c", str(config)])
+@pytest.fixture(scope="module")
+def whole(config: Path) -> tuple[Path, Result]:
+    """The folder of an uninterrupted run of three rounds, and what the command printed."""
+    return config.parent / "runs" / "t", CliRunner().invoke(app, ["train", "-c", str(config)])
+
+
+def test_a_run(whole: tuple[Path, Result]) -> None:
+    folder, result = whole
     assert result.exit_code == 0, result.output
-    folder = tmp_path / "runs" / "t"
     assert result.stdout == f"{folder / 'report.html'}\n"
-    for text in (
-        "warming the pocket model up",
-        "step 3/3  reward ",
-        "rank correlation ",
-        "evaluation after 3 rounds: reward on held-out tasks ",
-    ):
-        assert text in result.stderr
-    assert {"config.toml", "resolved.toml", "versions.json", "pool.json", "graph.pt", "ledger.sqlite", "metrics.jsonl"} <= set(
-        os.listdir(folder)
-    )
+    said = ("warming the pocket model up", "step 3/3  reward ", "rank correlation ", "evaluation after 3 rounds: reward on held-out tasks ")
+    assert [text for text in said if text not in result.stderr] == []
+    files = {
+        "config.toml",
+        "resolved.toml",
+        "versions.json",
+        "pool.json",
+        "graph.pt",
+        "ledger.sqlite",
+        "metrics.jsonl",
+        "evaluations.jsonl",
+    }
+    assert files <= set(os.listdir(folder))
     record = read_run(folder)
     assert record.evaluations is not None
     assert [line["step"] for line in record.evaluations] == [0, 2, 3]
-    assert all(line["seconds_generate"] > 0 and line["seconds_learn"] >= 0 for line in record.rounds)
-    assert [name for name, count in zip(record.groups.keys, record.groups.step, strict=True) if count > 2] == []
-
-    more = CliRunner().invoke(app, ["train", "-c", str(config), "-s", "run.steps=4"])
-    assert more.exit_code == 0, more.output
-    assert "resuming at round 3" in more.stderr
-    figures = json.loads(CliRunner().invoke(app, ["report", str(folder), "--json"]).stdout)
-    assert (figures["rounds"], [line["step"] for line in figures["evaluations"]]) == (4, [0, 2, 3, 4])
+    assert all(line["seconds_generate"] > 0 and line["seconds_play"] > 0 for line in record.rounds)
     assert "envsched train -c" in (folder / "report.html").read_text()
 
-    clash = CliRunner().invoke(app, ["train", "-c", str(config), "-s", "run.steps=4", "--select", "uniform"])
+
+def test_more_rounds_then_another_scheduler(config: Path, whole: tuple[Path, Result], tmp_path: Path) -> None:
+    shutil.copytree(whole[0], tmp_path / "t")
+    elsewhere = ["-s", f"run.folder={tmp_path}", "-s", "run.steps=4"]
+    more = CliRunner().invoke(app, ["train", "-c", str(config), *elsewhere])
+    assert more.exit_code == 0, more.output
+    assert "resuming at round 3" in more.stderr
+    figures = json.loads(CliRunner().invoke(app, ["report", str(tmp_path / "t"), "--json"]).stdout)
+    assert (figures["rounds"], [line["step"] for line in figures["evaluations"]]) == (4, [0, 2, 3, 4])
+    clash = CliRunner().invoke(app, ["train", "-c", str(config), "--select", "uniform", *elsewhere])
     assert clash.exit_code == 1
     assert "run.policy = 'envsched' there and 'uniform' now. Choose another run.name" in clash.stderr
     uniform = CliRunner().invoke(app, ["train", "-c", str(config), "--select", "uniform", "-s", "run.name=u", "-s", "run.steps=1"])
     assert uniform.exit_code == 0, uniform.output
-    assert set(read_run(tmp_path / "runs" / "u").groups.phase) == {"uniform"}
-    paper = CliRunner().invoke(app, ["train", "-c", str(config), "--select", "paper", "-s", "run.name=p", "-s", "run.steps=1"])
-    assert paper.exit_code == 0, paper.output
-    assert 'policy = "paper"' in (tmp_path / "runs" / "p" / "resolved.toml").read_text()
+    assert set(read_run(whole[0].parent / "u").groups.phase) == {"uniform"}
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(config: Path, tmp_path: Path) -> None:
-    whole = CliRunner().invoke(app, ["train", "-c", str(config), "-s", "run.name=whole"])
-    assert whole.exit_code == 0, whole.output
+def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(config: Path, whole: tuple[Path, Result]) -> None:
     code = "from envsched_gnn.cli.main import app; app()"
     command = [sys.executable, "-c", code, "train", "-c", str(config), "--select", "envsched", "-s", "run.name=stopped"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    folder = tmp_path / "runs" / "stopped"
-    deadline = time.monotonic() + 60
+    folder = whole[0].parent / "stopped"
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline and not ((folder / "evaluations.jsonl").exists() and (folder / "evaluations.jsonl").stat().st_size):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
@@ -97,12 +105,8 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(config: Path, tmp_p
     assert "Traceback" not in err
     again = CliRunner().invoke(app, ["train", "-c", str(config), "-s", "run.name=stopped"])
     assert again.exit_code == 0, again.output
-    assert ledger_rows(folder) == ledger_rows(tmp_path / "runs" / "whole")
-    lines = [
-        [{k: v for k, v in line.items() if k != "seconds"} for line in read_run(f).evaluations or []]
-        for f in (folder, folder.parent / "whole")
-    ]
-    assert lines[0] == lines[1]
+    assert ledger_rows(folder) == ledger_rows(whole[0])
+    assert evaluations_in(folder) == evaluations_in(whole[0])
 
 
 @pytest.mark.parametrize(
@@ -118,9 +122,11 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(config: Path, tmp_p
         (["predict.preset=paper"], "Set run.policy = 'paper'"),
     ],
 )
-def test_bad_settings_are_one_sentence(config: Path, settings: list[str], sentence: str) -> None:
+def test_bad_settings_are_one_sentence(config: Path, settings: list[str], sentence: str, tmp_path: Path) -> None:
+    settings = [*settings, f"run.folder={tmp_path}"]
     result = CliRunner().invoke(app, ["train", "-c", str(config), *(part for setting in settings for part in ("-s", setting))])
     assert result.exit_code == 1, result.output
     assert sentence in result.stderr.splitlines()[-1]
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in result.stderr
+    assert not list(tmp_path.glob("t/metrics.jsonl")), "nothing has begun, so the mistake can be mended under the same name"

@@ -312,6 +312,22 @@ def test_a_setting_younger_than_the_run_is_its_default(folder: Path, tmp_path: P
         run(replace(config, train=TrainConfig(kl=0.1)))
 
 
+def test_a_run_that_has_not_begun_may_be_given_other_settings_and_another_pool(tmp_path: Path) -> None:
+    write_manifest(tiny_pool(), tmp_path / "pool")
+    wrong = configuration(tmp_path, "r", steps=1, device="warp")
+    with pytest.raises(ConfigError, match="warp"):
+        run(wrong)
+    there = tmp_path / "runs" / "r"
+    assert {"resolved.toml", "graph.pt"} <= {path.name for path in there.iterdir()}
+    write_manifest(tiny_pool(tasks=5), tmp_path / "pool")
+    run(configuration(tmp_path, "r", steps=1, seed=3))
+    assert load_config(there / "resolved.toml").run.seed == 3
+    assert json.loads((there / "pool.json").read_text())["tasks"] == 15
+    (there / "resolved.toml").unlink()
+    with pytest.raises(CheckpointError, match=r"rounds without resolved\.toml"):
+        run(configuration(tmp_path, "r", steps=1, seed=3))
+
+
 def test_another_pool_is_named(folder: Path, tmp_path: Path) -> None:
     write_manifest(tiny_pool(), tmp_path / "pool")
     run(configuration(tmp_path, "r", steps=1))
