@@ -22,7 +22,7 @@ from tests.train import trl_helpers as tiny
 from tests.train.test_run import tiny_pool
 from tests.train.trl_helpers import ScheduledGRPO, ScheduledRLOO
 
-pytestmark = [*tiny.QUIET, pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")
 FAILED = math.nan
 REWARDS = [1.0, 0.0, 0.5, FAILED, 1.0, 1.0, 1.0, 1.0, FAILED, FAILED, FAILED, 0.25, FAILED, FAILED, FAILED, FAILED]
 """Four groups of four: one lacks a rollout, one has no variance, one has a single rollout left, one has none."""

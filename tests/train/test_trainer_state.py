@@ -22,7 +22,6 @@ from tests.train import trl_helpers as tiny
 from tests.train.trl_helpers import ScheduledGRPO, ScheduledRLOO
 from tests.train.trl_run import SETTINGS, run
 
-pytestmark = tiny.QUIET
 ROOT = Path(__file__).parent.parent.parent
 
 

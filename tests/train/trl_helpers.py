@@ -4,7 +4,6 @@ import gc
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -16,10 +15,6 @@ from envsched_gnn.schedule import EnvSched
 from envsched_gnn.train.mixin import EnvSchedMixin
 from tests.schedule.small import graph_of
 
-QUIET = [
-    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),  # trl 1.16 reads the old name
-]
-"""Warnings of the trainer that are none of ours."""
 gc.freeze()  # accelerate collects garbage when a training begins; without the million objects of the libraries that is quick
 ENVIRONMENTS = [0] * 5 + [1] * 4 + [2] * 3
 """Environment of each of 12 tasks."""
