@@ -33,11 +33,9 @@ from envsched_gnn.train.trl_evaluation import evaluate
 from envsched_gnn.train.workers import WorkerPool
 from tests.train.test_run import tiny_pool
 from tests.train.test_session import Told
-from tests.train.trl_helpers import QUIET
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 3
-pytestmark = QUIET
 CHANCE = Check(code="import os\ndef check_func(final_state):\n    return os.urandom(1)[0] < 128")
 """Rewards of training differ, so that there is something to learn."""
 ENDED = Check(code="def check_func(final_state):\n    return True")
