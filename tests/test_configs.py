@@ -71,14 +71,14 @@ def test_the_reproduction_is_of_the_size_that_it_says() -> None:
         ("reproduction_24gb", 1, 24, ()),
         ("reproduction_24gb", 1, 24, ("model.path=Qwen/Qwen3-1.7B", "model.lora_rank=32", "model.dtype=bfloat16")),
         ("smollm2", 1, 8, ()),
+        ("pocket", 1, 4, ()),
     ],
 )
 def test_it_fits_the_hardware_that_its_comment_names(name: str, devices: int, gib: int, settings: tuple[str, ...]) -> None:
-    from envsched_gnn.train.machine import machine_of
-    from envsched_gnn.train.memory import memory_plan
+    from envsched_gnn.train.memory import plan_for
 
     config = config_of(name, *settings)
-    plan = memory_plan(config, pool_of(config.pool), machine_of(config.run.device, devices=devices, memory_gb=gib))
+    plan = plan_for(config, pool_of(config.pool), devices=devices, memory_gb=gib)
     assert plan.fits, plan.problems
 
 
@@ -122,3 +122,14 @@ def test_dry_run(name: str, stand_in: Path, tmp_path: Path) -> None:
     trained = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
     assert trained == (65_536 if config.model.lora_rank else 106_880)
     assert (trainer.ref_model is not None) == (t.kl > 0 and not config.model.lora_rank)
+
+
+def test_dry_run_of_the_pocket_policy(tmp_path: Path) -> None:
+    from envsched_gnn.train.pocket.engine import PocketEngine
+
+    config = config_of("pocket", *SMALL, "model.warm_start_batches=1")
+    pool = pool_of(config.pool)
+    scheduler = EnvSched(pool, build_graph(pool), seed=config.run.seed, select=config.select, predict=config.predict)
+    assert len(scheduler.select(0).picks) == config.select.batch_size == 64
+    with PocketEngine(pool, config.model, config.train, config.rollout, config.run.seed, cache=tmp_path) as engine:
+        assert engine.model.num_parameters() < 1_000_000

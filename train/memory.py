@@ -28,6 +28,7 @@ from envsched_gnn.train.memory_parts import (
     engine_cache,
     generation,
     log_probabilities,
+    pocket_generation,
     scheduler,
 )
 from envsched_gnn.train.sizes import ModelSize, size_of
@@ -36,6 +37,8 @@ RESERVE = 0.05
 """Share of a device that is left to fragmentation (ours)."""
 PROCESS = {"cuda": GIB, "cpu": int(1.1 * GIB)}
 """Of a process beside all that: CUDA context and workspaces; on CPUs Python with torch, torch-geometric, transformers, trl (measured)."""
+POCKET_PROCESS = int(0.75 * GIB)
+"""The same of a process that trains the pocket model, without trl (measured)."""
 CHARACTERS_A_TOKEN = 3.3
 """To reckon prompts with, before there is a tokenizer (ours): prompts with tool schemas have 3.6 to 3.7 with SmolLM2's tokenizer."""
 PROMPT_EXTRA = 200
@@ -111,7 +114,7 @@ def memory_plan(config: Config, pool: Pool, machine: Machine) -> Plan:
         return list(_problems(changed, _plan(changed, size, prompt, tasks, machine), size))
 
     plan = replace(_plan(config, size, prompt, tasks, machine), problems=tuple(text for text, _ in problems(config)))
-    if plan.fits:
+    if plan.fits or config.model.kind == "pocket":
         return plan
     share, micro = share_of(config, machine.devices)
     gpus = machine.devices if machine.kind == "cuda" else 0
@@ -126,6 +129,10 @@ def share_of(config: Config, devices: int) -> tuple[int, int]:
         ConfigError: the round cannot be divided so.
     """
     round_size = config.select.batch_size * config.rollout.num_rollouts
+    if config.model.kind == "pocket":
+        from envsched_gnn.train.pocket.update import MICRO_BATCH
+
+        return round_size, min(MICRO_BATCH, round_size)
     spelled = f"select.batch_size x rollout.num_rollouts = {config.select.batch_size} x {config.rollout.num_rollouts} = {round_size}"
     if round_size % devices:
         raise ConfigError(f"{spelled}: expected a multiple of the {devices} devices. Change one of them.")
@@ -146,7 +153,7 @@ def _plan(config: Config, size: ModelSize, prompt: int, tasks: list[int], machin
     rank = config.model.lora_rank
     trained = size.lora_parameters(rank) if rank else size.parameters
     parts = (
-        Part.always("process", PROCESS[machine.kind]),
+        Part.always("process", POCKET_PROCESS if config.model.kind == "pocket" else PROCESS[machine.kind]),
         *_model_parts(config, size, trained, machine),
         *_batch_parts(config, size, batch, machine),
         Part.always("graph and scheduler", scheduler(tasks), f"{sum(tasks):,} tasks"),
@@ -197,6 +204,9 @@ def _batch_parts(config: Config, size: ModelSize, batch: Batch, machine: Machine
     """What grows with rollouts and their length."""
     widths, kernel = _widths(config, machine), machine.kind == "cuda"
     checkpointing = config.train.gradient_checkpointing
+    if config.model.kind == "pocket":
+        yield from _pocket_parts(config, size, batch)
+        return
     if config.vllm.mode == "colocate":
         taken = int(config.vllm.memory_share * machine.memory)
         asleep = ENGINE_OVERHEAD if config.vllm.sleep and kernel else taken
@@ -208,12 +218,21 @@ def _batch_parts(config: Config, size: ModelSize, batch: Batch, machine: Machine
         update=activations(size, widths, batch, checkpointing=checkpointing),
         note=f"{batch.micro} x {batch.length:,} tokens" + (", checkpointed" if checkpointing else ""),
     )
-    if config.model.kind == "pocket":
-        yield Part(name="log-probabilities", update=batch.micro * batch.completion * size.vocabulary * 12, note="whole logits")
-    else:
-        head = log_probabilities(size, widths, batch, kernel=kernel, trained_head=not config.model.lora_rank)
-        yield Part(name="log-probabilities", update=head, note="a tile of logits, gradient of the head")
+    head = log_probabilities(size, widths, batch, kernel=kernel, trained_head=not config.model.lora_rank)
+    yield Part(name="log-probabilities", update=head, note="a tile of logits, gradient of the head")
     yield Part.always("round", batch.rollouts * batch.length * 64, f"tokens, masks, log-probabilities of {batch.rollouts} rollouts")
+
+
+def _pocket_parts(config: Config, size: ModelSize, batch: Batch) -> Iterator[Part]:
+    """The pocket model generates a round, or an evaluation, at once, and computes whole logits, their softmax and its gradient."""
+    samples, evaluated = config.rollout.num_rollouts, config.evaluate.tasks * config.evaluate.samples
+    most = batch if batch.rollouts >= evaluated else replace(batch, rollouts=evaluated)
+    taken = pocket_generation(size, most, samples if most is batch else config.evaluate.samples)
+    yield Part(name="generation", rollout=taken, note=f"KV cache and sampling of {most.rollouts} rollouts")
+    kept = activations(size, Widths(weight=4, compute=4), batch, checkpointing=False)
+    yield Part(name="activations", update=kept, note=f"{batch.micro} x {batch.length:,} tokens")
+    yield Part(name="log-probabilities", update=batch.micro * batch.completion * size.vocabulary * 12, note="whole logits")
+    yield Part.always("round", batch.rollouts * batch.length * 64, f"tokens and log-probabilities of {batch.rollouts} rollouts")
 
 
 def _cache(config: Config, size: ModelSize, batch: Batch, machine: Machine) -> tuple[int, int] | None:
@@ -285,5 +304,6 @@ def _pocket_size(config: Config, pool: Pool) -> ModelSize:
 
 
 def plan_for(config: Config, pool: Pool, *, devices: int | None = None, memory_gb: float | None = None) -> Plan:
-    """The plan of `config` for this machine, or for an assumed one."""
-    return memory_plan(config, pool, machine_of(config.run.device, devices=devices, memory_gb=memory_gb))
+    """The plan for this machine's devices, or assumed ones; see `machine_of`. The pocket model stays on the CPU."""
+    device = "cpu" if config.model.kind == "pocket" else config.run.device
+    return memory_plan(config, pool, machine_of(device, devices=devices, memory_gb=memory_gb))

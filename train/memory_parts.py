@@ -118,6 +118,15 @@ def generation(size: ModelSize, widths: Widths, batch: Batch, *, top_p: bool) ->
     return batch.rollouts * (cache + reading + size.vocabulary * (24 if top_p else 12))
 
 
+def pocket_generation(size: ModelSize, batch: Batch, samples: int) -> int:
+    """Of the pocket model generating all rollouts at once: prompts are read and kept once for all samples; sampling takes four logits."""
+    prompts, width = batch.rollouts // samples, 4
+    cache = (prompts * batch.prompt + batch.rollouts * batch.completion) * size.kv_bytes(width)
+    wide = 4 * size.hidden + 3 * size.intermediate + 2 * (size.query_width + size.kv_width)
+    reading = prompts * batch.prompt * (wide * width + batch.prompt * size.heads * width)
+    return cache + reading + batch.rollouts * size.vocabulary * 16
+
+
 def engine_cache(size: ModelSize, share: int, *, sequences: int, tensor_parallel: int) -> int:
     """Bytes that vLLM has left for its KV cache, on each device; negative if the rest alone takes more than its share.
 
