@@ -20,6 +20,7 @@ contradict what the policy has seen (ours).
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -163,6 +164,12 @@ def attach_environments(trainer: Any) -> None:
         return output
 
     trainer._tool_call_loop = together
+    logging.getLogger("trl.trainer.grpo_trainer").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """TRL prints prompt and completion of a rollout without reward in each round; here such rollouts are masked, and counted in metrics."""
+    return "All reward functions returned None" not in record.getMessage()
 
 
 def _cut_short(newest: dict[str, Any], tokens: Sequence[int], ends: set[int]) -> str:

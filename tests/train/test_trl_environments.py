@@ -189,7 +189,7 @@ def test_what_the_policy_reads(build: Build) -> None:
     assert results in later
 
 
-def test_statuses(build: Build) -> None:
+def test_statuses(build: Build, caplog: pytest.LogCaptureFixture) -> None:
     script = {
         "counter/budget": [_call("add", k=2), _call("add", k=-1) + _call("fly"), _call("add", k="x"), "Sorry."],
         "counter/crash": [_call("add", k=4) + _call("leave"), "Done."],
@@ -209,6 +209,7 @@ def test_statuses(build: Build) -> None:
         "hang": "timeout",
     }
     assert _rewards(environments) == [0.5, None, None, None, None, None]
+    assert not caplog.records, "rollouts without reward are nothing to warn of"
     assert found["counter/budget"].detail.startswith("3 tool errors; the last: TypeError: ")
     assert found["counter/crash"].detail == "the process ended with exit code 1 during step"
     assert found["counter/hang"].detail == "step took longer than 1 s"
