@@ -215,11 +215,18 @@ class RoundEngine:
 
     @contextmanager
     def _told(self, action: str) -> Iterator[None]:
-        """Time a command to the engine; one that does not come back leaves an engine that cannot be used."""
+        """Time a command to the engine; one that does not come back leaves an engine that cannot be used.
+
+        Raises:
+            EngineError: it failed.
+            torch.OutOfMemoryError: it found no memory; other settings would help.
+        """
         begin = time.perf_counter()
         self._broken = True
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             found = f"{type(error).__name__} at '{action}': {str(error).strip().partition(chr(10))[0]}"
             raise self._error(found, "an engine that answers") from error

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from envsched_gnn.config import Config
-from envsched_gnn.errors import ConfigError, EnvSchedError
+from envsched_gnn.errors import ConfigError, EngineError, EnvSchedError
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.train.evaluation import Evaluations, Play
 from envsched_gnn.train.folder import EVALUATIONS
@@ -157,12 +157,13 @@ def explained(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except EngineError as error:
+        _keep_traceback(folder, error)
+        raise
     except EnvSchedError:
         raise
     except Exception as error:
-        path = folder / "error.txt"
-        with suppress(OSError):
-            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="replace")
+        path = _keep_traceback(folder, error)
         first = next(iter(str(error).splitlines()), "")
         cure = "Cure its cause"
         if isinstance(error, torch.OutOfMemoryError):
@@ -171,3 +172,10 @@ def explained(folder: Path) -> Iterator[None]:
             f"{folder}: the run has failed ({type(error).__name__}: {first}); what was finished is kept, the traceback stands in {path}. "
             f"{cure}, then give the same command again to go on from the last checkpoint."
         ) from error
+
+
+def _keep_traceback(folder: Path, error: Exception) -> Path:
+    path = folder / "error.txt"
+    with suppress(OSError):
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="replace")
+    return path

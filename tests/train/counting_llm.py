@@ -22,7 +22,7 @@ class CountingLLM:
         opening: tokens that the answers of the first two turns consist of; empty: all turns are sampled.
         longest: tokens that a sampled answer has at most.
         device: what the engine says it runs on; decides how weights are handed over.
-        dies_at: number of the `generate` call that raises.
+        dies_at: number of the `generate` call that raises `dies_of`.
     """
 
     calls: list[str]
@@ -31,6 +31,7 @@ class CountingLLM:
     longest = 4
     device = "cuda"
     dies_at = 0
+    dies_of: type[Exception] = RuntimeError
 
     def __init__(self, *, model: str, seed: int, enable_sleep_mode: bool, max_model_len: int | None, **_: object) -> None:
         self.calls, self.seeds = [], []
@@ -77,7 +78,7 @@ class CountingLLM:
         self.calls.append("generate")
         self.seeds.append(torch.initial_seed())
         if self.calls.count("generate") == self.dies_at:
-            raise RuntimeError("the engine core stopped\nand left a long trace")
+            raise self.dies_of("the engine core stopped\nand left a long trace")
         return [self._answer(prompt["prompt_token_ids"], sampling_params) for prompt in prompts]
 
     @torch.no_grad()

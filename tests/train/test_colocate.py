@@ -17,6 +17,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from envsched_gnn.config_training import VllmConfig
 from envsched_gnn.errors import ConfigError, EngineError
 from envsched_gnn.train.colocate import RoundEngine, colocate, engine_arguments, round_seed
+from envsched_gnn.train.session import explained
 from tests.train.counting_llm import CountingLLM
 from tests.train.tiny_qwen3 import save_tiny_qwen3
 
@@ -206,8 +207,9 @@ def test_an_engine_that_dies_names_the_round_and_the_cure_and_the_run_goes_on_as
     monkeypatch.setattr(CountingLLM, "dies_at", 3)
     broken = trainer_of(model, **settings("broken"))
     colocate(broken)
-    with pytest.raises(EngineError) as failure:
+    with pytest.raises(EngineError) as failure, explained(tmp_path):
         broken.train()
+    assert "RuntimeError: the engine core stopped\nand left a long trace" in (tmp_path / "error.txt").read_text()
     assert str(failure.value) == (
         "vLLM in the round of optimiser step 2: RuntimeError at 'generate': the engine core stopped; expected an engine that answers. "
         "Give the same command again: it goes on from the last checkpoint."
@@ -224,6 +226,16 @@ def test_an_engine_that_dies_names_the_round_and_the_cure_and_the_run_goes_on_as
     assert logged(resumed, "reward")[2:] == logged(whole, "reward")[2:]
     for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_lack_of_memory_keeps_its_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountingLLM, "dies_at", 1)
+    monkeypatch.setattr(CountingLLM, "dies_of", torch.OutOfMemoryError)
+    trainer = trainer_of(model, tmp_path)
+    colocate(trainer)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer.train()
+    assert calls_of(trainer)[-1] == "generate"
 
 
 def test_an_error_of_a_users_code_leaves_a_working_engine_asleep(model: Path, tmp_path: Path) -> None:
