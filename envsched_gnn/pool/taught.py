@@ -7,6 +7,7 @@ Does not know: who is taught, and how.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import replace
 
 from envsched_gnn.pool.pool import Pool
@@ -22,7 +23,7 @@ def with_taught(pool: Pool, share: float) -> Pool:
         return pool
     rank: dict[str, int] = {}
     taught: set[str] = set()
-    size = {env_id: sum(task.env_id == env_id for task in pool.tasks) for env_id in {task.env_id for task in pool.tasks}}
+    size = Counter(task.env_id for task in pool.tasks)
     for task in sorted(pool.tasks, key=lambda task: hashlib.sha256(f"taught {task.key}".encode("utf-8", "surrogatepass")).digest()):
         rank[task.env_id] = rank.get(task.env_id, 0) + 1
         if rank[task.env_id] <= round(share * size[task.env_id]):

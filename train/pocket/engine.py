@@ -7,6 +7,7 @@ Does not know: schedulers, ledgers, how any stage works.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,16 +19,18 @@ from transformers import Qwen3ForCausalLM
 
 from envsched_gnn.config import RolloutConfig
 from envsched_gnn.config_training import ModelConfig, TrainConfig
+from envsched_gnn.errors import PoolError, message
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.records import Rollout, RolloutGroup, Selection, Status
+from envsched_gnn.records import REWARDED, Rollout, RolloutGroup, Selection, Status
 from envsched_gnn.train.pocket.generate import Completion, generate
 from envsched_gnn.train.pocket.language import Language, Reading
+from envsched_gnn.train.pocket.model import MAX_POSITION
 from envsched_gnn.train.pocket.play import Player
 from envsched_gnn.train.pocket.update import Learner, Sample
 from envsched_gnn.train.pocket.warm_start import warm_model
 from envsched_gnn.train.workers import Outcome, WorkerPool
 
-CACHE = Path.home() / ".cache" / "envsched_gnn" / "pocket"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envsched_gnn" / "pocket"
 LOOK = 256
 """Tasks on which the warm start looks whether it has taught enough (ours)."""
 
@@ -39,11 +42,11 @@ class PocketEngine:
 
     Args:
         pool: python_class environments with some tasks of gold trajectories set aside to teach from (`pool.taught_share`).
-        seed: of the sampling. The policy before RL depends on the pool and `model` alone.
+        seed: of the sampling. The policy before RL does not depend on it, but on the pool, `model`, and how `train` samples.
         cache: where warm-started policies are kept.
 
     Raises:
-        PoolError: there is nothing to teach the policy from.
+        PoolError: there is nothing to teach the policy from, or nothing to train on, or a task is too long to read.
         ConfigError: a training setting that the pocket policy does not have.
     """
 
@@ -52,13 +55,15 @@ class PocketEngine:
     ) -> None:
         self._pool, self._train, self._num_rollouts, self._seed = pool, train, rollout.num_rollouts, seed
         self._language = Language(pool)
+        _check(pool, self._language, train)
         self._readings: dict[int, Reading] = {}
         self._workers = WorkerPool(rollout.workers, rollout.memory_mb)
         self._player = Player(pool, self._workers)
         self._version = 0
         self.timings: dict[str, float] = {}
         try:
-            self.model = warm_model(pool, self._language, model, self._workers, self._solved, cache)
+            sampling = (train.temperature, train.max_completion_tokens)
+            self.model = warm_model(pool, self._language, model, self._workers, self._solved, cache, sampling)
             self._learner = Learner(self.model, train)
         except BaseException:
             self.close()
@@ -86,12 +91,22 @@ class PocketEngine:
         completions = self.write(self.model, rows, self._num_rollouts, f"round {selection.step}")
         missing = [place for place, pick in enumerate(selection.picks) if pick.group_id not in known]
         for place, outcomes in self.play([rows[place] for place in missing], [completions[place] for place in missing]):
-            pick = selection.picks[missing[place]]
-            rollouts = tuple(self._rollout(*pair) for pair in zip(completions[missing[place]], outcomes, strict=True))
-            group = RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=selection.step, rollouts=rollouts)
+            group = self._group(selection, missing[place], completions[missing[place]], outcomes)
             known[group.group_id] = group
             yield group
         self.learn(rows, completions, [known[pick.group_id].rewards for pick in selection.picks])
+
+    def play_selection(self, selection: Selection, seed: str) -> list[tuple[RolloutGroup, list[Completion]]]:
+        """Groups of a selection in rank order, with what the policy wrote; nothing is learned. `seed` names the occasion."""
+        rows = [self._pool.index_of[pick.key] for pick in selection.picks]
+        completions = self.write(self.model, rows, self._num_rollouts, seed)
+        played = dict(self.play(rows, completions))
+        return [(self._group(selection, place, completions[place], played[place]), completions[place]) for place in range(len(rows))]
+
+    def _group(self, selection: Selection, place: int, completions: Sequence[Completion], outcomes: Sequence[Outcome]) -> RolloutGroup:
+        pick = selection.picks[place]
+        rollouts = tuple(self._rollout(*pair) for pair in zip(completions, outcomes, strict=True))
+        return RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=selection.step, rollouts=rollouts)
 
     def learn(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]], rewards: Sequence[Sequence[float | None]]) -> None:
         """One round's update, from the completions and rewards of each task."""
@@ -107,18 +122,18 @@ class PocketEngine:
 
     def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
         """Rewards [rows][samples] of tasks; nothing is learned, and the next round is as if there had been no evaluation."""
-        return self._rewards(self.model, rows, samples, f"evaluation {self._version}")
+        return self._rewards(rows, self.write(self.model, rows, samples, f"evaluation {self._version}"))
 
     def _solved(self, model: Qwen3ForCausalLM) -> float:
         """Mean reward on some tasks of the training set, mapped to [0, 1]."""
         rows = [row for row, task in enumerate(self._pool.tasks) if not task.held_out]
         rows = random.Random("look").sample(rows, min(LOOK, len(rows)))
-        rewards = self._rewards(model, rows, 1, "look")
+        rewards = self._rewards(rows, self._generate(model, rows, 1, "look"))
         spans = [self._pool.reward_ranges[row] for row in rows]
-        return sum(((some[0] or low) - low) / (high - low) for some, (low, high) in zip(rewards, spans, strict=True)) / len(rows)
+        shares = [0.0 if reward is None else (reward - low) / (high - low) for (reward,), (low, high) in zip(rewards, spans, strict=True)]
+        return sum(shares) / len(shares)
 
-    def _rewards(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[float | None]]:
-        completions = self.write(model, rows, samples, seed)
+    def _rewards(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> list[list[float | None]]:
         rewards: list[list[float | None]] = [[] for _ in rows]
         for place, outcomes in self.play(rows, completions):
             rewards[place] = [_reward(outcome) for outcome in outcomes]
@@ -127,17 +142,19 @@ class PocketEngine:
     def write(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
         """Completions [rows][samples] of tasks; `seed` names the occasion."""
         begin = time.perf_counter()
-        digest = hashlib.sha256(f"{self._seed} {seed}".encode()).digest()
-        completions = generate(
+        completions = self._generate(model, rows, samples, f"{self._seed} {seed}")
+        self.timings["generate"] = time.perf_counter() - begin
+        return completions
+
+    def _generate(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
+        return generate(
             model,
             [self._reading(row).ids for row in rows],
             samples=samples,
             max_new_tokens=self._train.max_completion_tokens,
-            generator=torch.Generator().manual_seed(int.from_bytes(digest[:7])),
+            generator=torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7])),
             temperature=self._train.temperature,
         )
-        self.timings["generate"] = time.perf_counter() - begin
-        return completions
 
     def play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
         """(position, outcomes) of each task as it finishes: its completions, executed."""
@@ -176,4 +193,17 @@ class PocketEngine:
 
 
 def _reward(outcome: Outcome) -> float | None:
-    return float(outcome.reply["reward"]) if outcome.status == "ok" else None
+    return float(outcome.reply["reward"]) if outcome.status in REWARDED else None
+
+
+def _check(pool: Pool, language: Language, train: TrainConfig) -> None:
+    if all(task.held_out for task in pool.tasks):
+        cure = "Lower pool.taught_share, or mark fewer tasks with info.held_out."
+        raise PoolError(message(pool.source, "all tasks are held out or set aside to teach from", "some to train on", cure))
+    length, row = language.longest
+    room = MAX_POSITION - train.max_completion_tokens
+    if length > room:
+        cure = "Shorten it, lower train.max_completion_tokens, or train a language model (model.kind)."
+        raise PoolError(
+            message(f"task {pool.keys[row]!r}", f"{length} tokens with its tools", f"at most {room} for the pocket model", cure)
+        )

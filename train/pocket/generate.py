@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import silu, softmax
 from transformers import Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from envsched_gnn.train.pocket.model import padded
+from envsched_gnn.train.pocket.model import padded, special
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def generate(
     temperature: float = 1.0,
 ) -> list[list[Completion]]:
     """`samples` completions of each prompt, by prompt. Prompts whose samples have all ended leave the batch."""
-    pad, end = int(model.config.pad_token_id), int(model.config.eos_token_id)
+    pad, end = special(model)
     ids, length = padded(prompts, pad)
     hidden, caches = _read(model, ids, length, samples, max_new_tokens)
     logits = model.lm_head(hidden)[:, None].expand(-1, samples, -1)
@@ -91,11 +92,11 @@ def _completion(tokens: list[int], logprobs: list[float], pad: int, end: int) ->
 
 
 def _sample(logits: Float[Tensor, "prompts samples vocabulary"], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens by their probability, and their log-probabilities. One random number a token: the first whose cumulative share reaches it."""
+    """Tokens by their probability, and their log-probabilities: the first token whose cumulative share reaches a random one in (0, 1]."""
     logprob = logits.log_softmax(-1)
     cumulative = logprob.exp().cumsum(-1)
-    drawn = torch.rand((*logits.shape[:2], 1), generator=generator) * cumulative[..., -1:]
-    token = torch.searchsorted(cumulative, drawn).clamp(max=logits.shape[-1] - 1)
+    drawn = (1 - torch.rand((*logits.shape[:2], 1), generator=generator)) * cumulative[..., -1:]
+    token = torch.searchsorted(cumulative, drawn)
     return token[..., 0], logprob.gather(-1, token)[..., 0]
 
 
@@ -133,7 +134,7 @@ def _advance(
 
 
 def _attend(
-    attention: torch.nn.Module, x: Tensor, cos: Tensor, sin: Tensor, absent: Bool[Tensor, "prompts length"], step: int, cache: _Cache
+    attention: Qwen3Attention, x: Tensor, cos: Tensor, sin: Tensor, absent: Bool[Tensor, "prompts length"], step: int, cache: _Cache
 ) -> Float[Tensor, "prompts samples hidden"]:
     """Attention of one new token a row to its prompt and to what its row has written."""
     prompts, samples = x.shape[:2]

@@ -24,8 +24,9 @@ def gold_plans(pool: Pool, rows: Iterable[int], workers: WorkerPool) -> Iterator
     known = [row for row in rows if _one_turn(pool.tasks[row].ground_truth)]
     jobs = [_job(pool, row) for row in known]
     for index, _, outcome in workers.run(jobs):
-        if outcome.status == "ok" and not outcome.reply["errors"]:
-            yield known[index], referring(pool.tasks[known[index]].ground_truth, outcome.reply["found"])
+        gold, found = pool.tasks[known[index]].ground_truth, outcome.reply.get("found")
+        if outcome.status == "ok" and not outcome.reply.get("errors") and isinstance(found, list) and len(found) == len(gold):
+            yield known[index], referring(gold, found)
 
 
 def referring(calls: Sequence[Call], found: Sequence[str]) -> list[Call]:
@@ -36,7 +37,7 @@ def referring(calls: Sequence[Call], found: Sequence[str]) -> list[Call]:
     """
 
     def written(value: Any, before: int) -> Any:
-        earlier = [call for call in range(before) if isinstance(value, str) and value == found[call]]
+        earlier = [call for call in range(before) if isinstance(value, str) and value and value == found[call]]
         return reference(earlier[-1]) if earlier else value
 
     return [

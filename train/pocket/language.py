@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -30,6 +31,10 @@ PAD, UNKNOWN, TASK, PLAN, END = "<pad>", "<unk>", "<task>", "<plan>", "<end>"
 PART, JOIN, TOOL = "|", "_", "()"
 SLOTS = {"n": 24, "k": 24, "r": 40}
 """Names, numbers and references that a task can have (ours)."""
+DIGITS = 15
+"""Of a number; a longer one is a word (ours)."""
+FIRST_WORDS = 3
+"""Ways to go on after a word that only begins sentences, from which on it is no part of a name (ours)."""
 
 Call = dict[str, Any]
 
@@ -52,38 +57,63 @@ class Language:
 
     def __init__(self, pool: Pool) -> None:
         functions = [tool["function"] for environment in pool.environments for tool in environment.tools]
-        self._common = frozenset(
-            word for function in functions for word in words_of(f"{function['name']} {function.get('description', '')}".lower())
+        self._bare = {environment.env_id: replace(environment, tools=()) for environment in pool.environments}
+        prompts = [self._prompt(task) for task in pool.tasks]
+        named = (words_of(f"{function['name']} {function.get('description', '')}".lower()) for function in functions)
+        self._common = frozenset(chain(*named, _first_words(prompts)))
+        texts = [_Text(prompt, self._common).tokens for prompt in prompts]
+        size = {environment.env_id: len(environment.tools) for environment in pool.environments}
+        self.longest = max(
+            (len(tokens) + size[task.env_id] + 2, row) for row, (tokens, task) in enumerate(zip(texts, pool.tasks, strict=True))
         )
-        texts = (_Text(_prompt(pool.environment_of[task.env_id], task), self._common).tokens for task in pool.tasks)
-        words = {token for tokens in texts for token in tokens} | {word for function in functions for word in _option_words(function)}
+        """(tokens, row) of the longest task; tools that are hidden at first count."""
+        words = set(chain(*texts))
+        words |= {word for function in functions for word in _option_words(function)}
         slots = [f"{letter}{number + 1}" for letter, count in SLOTS.items() for number in range(count)]
         self.tools = sorted({function["name"] + TOOL for function in functions})
-        vocabulary = dict.fromkeys([PAD, UNKNOWN, TASK, PLAN, END, PART, JOIN, *slots, *self.tools, *sorted(words)])
-        self.tokenizer = Tokenizer(WordLevel({token: row for row, token in enumerate(vocabulary)}, unk_token=UNKNOWN))
-        self.tokenizer.pre_tokenizer = WhitespaceSplit()
-        self.pad, self.end = list(vocabulary).index(PAD), list(vocabulary).index(END)
+        self._tokens = list(dict.fromkeys([PAD, UNKNOWN, TASK, PLAN, END, PART, JOIN, *slots, *self.tools, *sorted(words)]))
+        self._rows = {token: row for row, token in enumerate(self._tokens)}
+        self.pad, self.end = self._rows[PAD], self._rows[END]
 
     @property
     def size(self) -> int:
         """Tokens of the vocabulary."""
-        return int(self.tokenizer.get_vocab_size())
+        return len(self._tokens)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of texts whose tokens are parted by spaces."""
+        tokenizer = Tokenizer(WordLevel(dict(self._rows), unk_token=UNKNOWN))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        return tokenizer
+
+    def row(self, token: str) -> int | None:
+        """Id of a token, None if it is unknown."""
+        return self._rows.get(token)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
         """Ids of tokens; an unknown one is `<unk>`."""
-        return list(self.tokenizer.encode(list(tokens), is_pretokenized=True).ids)
+        return [self._rows.get(token, self._rows[UNKNOWN]) for token in tokens]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Tokens of ids."""
+        return [self._tokens[row] for row in ids]
 
     def read(self, environment: Environment, task: Task) -> Reading:
         """What the policy reads, and what the numbered tokens in it stand for."""
-        text = _Text(_prompt(environment, task), self._common)
-        tools = (tool["function"]["name"] + TOOL for tool in policy_view(environment, task)["tools"])
-        ids = self.encode([*tools, TASK, *text.tokens, PLAN])
+        text = _Text(self._prompt(task), self._common)
+        hidden = set(task.info.get("withheld_tools", ()))
+        tools = (tool["function"]["name"] for tool in environment.tools)
+        ids = self.encode([*(name + TOOL for name in tools if name not in hidden), TASK, *text.tokens, PLAN])
         return Reading(environment=environment, ids=ids, names=text.names, numbers=text.numbers)
+
+    def _prompt(self, task: Task) -> str:
+        return str(policy_view(self._bare[task.env_id], task)["prompt"])
 
     def plan(self, reading: Reading, ids: Sequence[int]) -> list[Call]:
         """Calls of a completion, read up to `<end>`. Words before the first tool are left out; the tools say whatever else is wrong."""
         calls: list[tuple[str, list[str]]] = []
-        for token in (str(self.tokenizer.id_to_token(row)) for row in ids):
+        for token in self.decode(ids):
             if token == END:
                 break
             if token.endswith(TOOL):
@@ -97,13 +127,15 @@ class Language:
         schemas = {tool["function"]["name"]: tool["function"] for tool in reading.environment.tools}
         tokens: list[str] = []
         for call in plan:
-            order = schemas[call["name"]]["parameters"].get("properties", {})
+            if call["name"] not in schemas:
+                return None
+            order = _properties(schemas[call["name"]])
             arguments = [_written(reading, call["arguments"][name]) for name in order if name in call["arguments"]]
             if None in arguments:
                 return None
             tokens += [call["name"] + TOOL, *_parted([argument for argument in arguments if argument])]
         ids = self.encode([*tokens, END])
-        unreadable = self.tokenizer.token_to_id(UNKNOWN) in ids or self.plan(reading, ids) != list(plan)
+        unreadable = self._rows[UNKNOWN] in ids or self.plan(reading, ids) != list(plan)
         return None if unreadable else ids
 
 
@@ -112,30 +144,50 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[^\W_](?:[^\W_]|['-])*", text)
 
 
+PATTERN = re.compile(r"\"([^\"\n]+)\"|((?:[A-Z][\w'-]*+)(?: [A-Z][\w'-]*+)+)|(\d++)(?![\w.]*\w)|([^\W_](?:[^\W_]|['-])*)")
+"""A quotation, capitalised words in a row, a number, a word."""
+
+
 class _Text:
     """An instruction in tokens, with its names and numbers set apart.
 
-    A name is what stands in quotes, or two or more capitalised words in a row; the first word of a sentence belongs to one only if no tool
-    uses it in lower case.
+    A name is what stands in quotes, or two or more capitalised words in a row; a common word is not the first of them.
     """
-
-    PATTERN = re.compile(r"\"([^\"\n]+)\"|((?:[A-Z][\w'-]*)(?: [A-Z][\w'-]*)+)|(\d+)(?![\w.]*\w)|([^\W_](?:[^\W_]|['-])*)")
 
     def __init__(self, text: str, common: frozenset[str]) -> None:
         self.names: list[str] = []
         self.numbers: list[int] = []
         self.tokens: list[str] = []
-        for match in self.PATTERN.finditer(text):
+        for match in PATTERN.finditer(text):
             quoted, run, number, word = match.groups()
             if run and run.split(" ", 1)[0].lower() in common:
                 first, run = run.split(" ", 1)
                 self.tokens.append(first.lower())
-            if number:
+            if number and len(number) <= DIGITS:
                 self.tokens.append(_numbered("k", self.numbers, int(number)))
             elif quoted or (run and " " in run):
                 self.tokens.append(_numbered("n", self.names, quoted or run))
             else:
-                self.tokens.extend(words_of((run or word).lower()))
+                self.tokens.extend(words_of((run or number or word).lower()))
+
+
+def _first_words(texts: Iterable[str]) -> set[str]:
+    """Words, in lower case, that are written with a capital only where a sentence begins, and before words of many kinds.
+
+    So "Raise" in "Raise Garner Brothers to the next level." is told from "Garner", which stands within other sentences too.
+    """
+    followers: dict[str, set[str]] = {}
+    within: set[str] = set()
+    for text in texts:
+        end = 0
+        for match in PATTERN.finditer(text):
+            words = (match[2] or "").split(" ")
+            begins = not end or any(mark in ".!?:\n" for mark in text[end : match.start()])
+            if begins and len(words) > 1:
+                followers.setdefault(words[0], set()).add(words[1])
+            within.update(words[begins:])
+            end = match.end()
+    return {word.lower() for word, after in followers.items() if len(after) >= FIRST_WORDS and word not in within}
 
 
 def _numbered(letter: str, known: list[Any], value: Any) -> str:
@@ -145,14 +197,19 @@ def _numbered(letter: str, known: list[Any], value: Any) -> str:
     return f"{letter}{place}" if place <= SLOTS[letter] else UNKNOWN
 
 
-def _prompt(environment: Environment, task: Task) -> str:
-    return str(policy_view(environment, task)["prompt"])
+def _properties(function: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Schema of each parameter of a tool, in order; empty where the pool gives none."""
+    parameters = function.get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    schemas = properties.items() if isinstance(properties, Mapping) else ()
+    return {name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas}
 
 
 def _option_words(function: Mapping[str, Any]) -> Iterator[str]:
     """Words of the values that a schema lists."""
-    for schema in function["parameters"].get("properties", {}).values():
-        for value in schema.get("enum", ()):
+    for schema in _properties(function).values():
+        options = schema.get("enum")
+        for value in options if isinstance(options, Sequence) else ():
             yield from words_of(str(value))
 
 
@@ -180,13 +237,13 @@ def _parted(arguments: Sequence[list[str]]) -> Iterator[str]:
 
 def _slot(token: str) -> bool:
     """Whether a token is a numbered one, which is an argument by itself."""
-    return re.fullmatch(r"[nkr][1-9]\d*", token) is not None
+    return re.fullmatch(r"[nkr][1-9][0-9]{0,3}", token) is not None
 
 
 def _call(reading: Reading, name: str, tokens: Sequence[str]) -> Call:
     """A call with its arguments named in schema order; those too many get names that no tool has."""
     schemas = {tool["function"]["name"]: tool["function"] for tool in reading.environment.tools}
-    kinds = schemas[name]["parameters"].get("properties", {}) if name in schemas else {}
+    kinds = _properties(schemas.get(name, {}))
     values = _arguments(reading, tokens)
     names = [*kinds, *(f"argument_{place}" for place in range(len(values)))]
     return {"name": name, "arguments": {key: _typed(kinds.get(key, {}), value) for key, value in zip(names, values, strict=False)}}

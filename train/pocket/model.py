@@ -7,6 +7,7 @@ Does not know: words, sampling, training.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -42,6 +43,12 @@ def new_model(vocabulary: int, *, hidden_size: int, layers: int, pad: int, end: 
         return Qwen3ForCausalLM(config)
 
 
+def special(model: Qwen3ForCausalLM) -> tuple[int, int]:
+    """Ids of the padding and the end."""
+    config: Any = model.config
+    return config.pad_token_id, config.eos_token_id
+
+
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Int[Tensor, "rows length"], Int[Tensor, " rows"]]:
     """Rows filled up on the right, and the length of each."""
     length = torch.tensor([len(row) for row in rows])
@@ -55,7 +62,7 @@ def completion_logprobs(
     model: Qwen3ForCausalLM, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], temperature: float = 1.0
 ) -> tuple[Float[Tensor, "rows length"], Float[Tensor, "rows length"]]:
     """Log-probability of each completion token, and a mask of those that are there; rows filled up on the right, gradients kept."""
-    ids, total = padded([[*p, *c] for p, c in zip(prompts, completions, strict=True)], int(model.config.pad_token_id))
+    ids, total = padded([[*p, *c] for p, c in zip(prompts, completions, strict=True)], special(model)[0])
     start = torch.tensor([len(prompt) for prompt in prompts])
     width = int((total - start).max())
     column = start[:, None] - 1 + torch.arange(width)

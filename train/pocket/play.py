@@ -3,8 +3,9 @@
 Knows: which of many plans are the same, what becomes of a failed one.
 Does not know: models, tokens, groups.
 
-An environment starts every episode of a task in the same state with chance begun anew, so a plan's reward is a function of the task and the
-plan. One that reads the clock would repeat its first verdict here. Failures are not remembered.
+A plan of more calls than its environment allows is cut there. An environment starts every episode of a task in the same state with
+chance begun anew, so a plan's reward is a function of the task and the plan. One that reads the clock would repeat its first verdict here.
+Failures are not remembered.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from envsched_gnn.pool.pool import Pool
+from envsched_gnn.records import REWARDED, Status
 from envsched_gnn.train.environments import play
 from envsched_gnn.train.workers import Job, Outcome, WorkerPool
 
@@ -42,16 +44,25 @@ class Player:
             if not left:
                 yield position, [self._verdicts[key] for key in keys[position]]
         for position, number, outcome in self._workers.run(jobs):
-            found[names[position][number]] = outcome
+            key = names[position][number]
+            found[key] = self._judged(outcome, key[0], new[position][key])
             missing[position] -= 1
             if not missing[position]:
                 yield position, [found.get(key) or self._verdicts[key] for key in keys[position]]
         self._remember(found)
 
     def _remember(self, found: dict[tuple[int, str], Outcome]) -> None:
-        self._verdicts.update((key, outcome) for key, outcome in found.items() if outcome.status == "ok")
+        self._verdicts.update((key, outcome) for key, outcome in found.items() if outcome.status in REWARDED)
         for key in list(self._verdicts)[: max(len(self._verdicts) - REMEMBERED, 0)]:
             del self._verdicts[key]
+
+    def _judged(self, outcome: Outcome, row: int, plan: Plan) -> Outcome:
+        """What is worth remembering of an outcome: its reward and status."""
+        if outcome.status != "ok":
+            return outcome
+        limit = self._pool.environment_of[self._pool.tasks[row].env_id].max_turns
+        status: Status = "truncated" if len(plan) > limit else "ok"
+        return Outcome(status=status, reply={"reward": outcome.reply["reward"]}, detail=outcome.detail, seconds=outcome.seconds)
 
     def _job(self, row: int, plans: Sequence[Plan]) -> Job:
         task = self._pool.tasks[row]

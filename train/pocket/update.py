@@ -44,7 +44,7 @@ class Sample:
 def advantages(rewards: Sequence[float | None], scale: bool) -> list[float]:
     """(r - mean) of a group, divided by (sample standard deviation + 1e-4) if `scale`; 0 for masked rollouts and groups of one."""
     valid = torch.tensor([reward for reward in rewards if reward is not None], dtype=torch.float64)
-    if len(valid) < 2:
+    if len(valid) < 2 or valid.min() == valid.max():
         return [0.0] * len(rewards)
     divisor = float(valid.std()) + DEVIATION_FLOOR if scale else 1.0
     mean = float(valid.mean())
@@ -76,30 +76,35 @@ class Learner:
 
     def learn(self, groups: Sequence[Sequence[Sample]]) -> None:
         """Update the policy `num_iterations` times from all groups of a round; none has to have variance."""
-        used, kept, weights = [sample for group in groups for sample in group if sample.reward is not None], [], []
+        scale, size = self._config.scale_rewards == "group", self._size(groups)
+        kept, weights = [], []
         for group in groups:
-            for sample, advantage in zip(group, advantages([s.reward for s in group], self._config.scale_rewards == "group"), strict=True):
+            for sample, advantage in zip(group, advantages([sample.reward for sample in group], scale), strict=True):
                 if advantage:
                     kept.append(sample)
-                    weights.append(advantage * self._weight(sample, used))
+                    weights.append(advantage / size / (len(sample.completion.ids) if self._config.loss_type == "grpo" else 1))
         for _ in range(self._config.num_iterations):
             self._update(kept, torch.tensor(weights))
 
-    def _weight(self, sample: Sample, used: Sequence[Sample]) -> float:
-        """What a token of the rollout counts in the loss."""
+    def _size(self, groups: Sequence[Sequence[Sample]]) -> int:
+        """What the sum over rollouts is divided by. Of masked rollouts the tokens do not count, but the rollouts do, as in TRL."""
+        samples = [sample for group in groups for sample in group]
         match self._config.loss_type:
             case "grpo":  # mean over rollouts of the mean over tokens
-                return 1 / (len(used) * len(sample.completion.ids))
+                return len(samples)
             case "dr_grpo":  # mean over rollouts of the sum over tokens / longest completion
-                return 1 / (len(used) * self._config.max_completion_tokens)
+                return len(samples) * self._config.max_completion_tokens
             case _:  # mean over tokens
-                return 1 / sum(len(other.completion.ids) for other in used)
+                return sum(len(sample.completion.ids) for sample in samples if sample.reward is not None)
 
     def _update(self, samples: Sequence[Sample], weights: torch.Tensor) -> None:
+        """One step of the optimiser; without any sample its momentum goes on, as in TRL."""
+        warm = min(1.0, self._updates / self._config.warmup_steps) if self._config.warmup_steps else 1.0
         for group in self._optimizer.param_groups:
-            group["lr"] = self._config.learning_rate * min(1.0, self._updates / max(self._config.warmup_steps, 1))
+            group["lr"] = self._config.learning_rate * warm
         self._updates += 1
-        self._optimizer.zero_grad()
+        for parameter in self._model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         for start in range(0, len(samples), MICRO_BATCH):
             self._loss(samples[start : start + MICRO_BATCH], weights[start : start + MICRO_BATCH]).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), MAX_NORM)

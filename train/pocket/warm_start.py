@@ -10,6 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,30 +32,38 @@ CHECK_EVERY = 25
 """Lessons between two looks at what the policy solves (ours, as the two above)."""
 NAME_SHARE = 0.8
 """Of a tool's first embedding, what comes from the words of its name (ours)."""
-VERSION = 1
+VERSION = 2
 """Of what this package does: part of the cache's name."""
 
 Lesson = tuple[list[int], list[int]]
 
 
 def warm_model(
-    pool: Pool, language: Language, config: ModelConfig, workers: WorkerPool, solved: Callable[[Qwen3ForCausalLM], float], cache: Path
+    pool: Pool,
+    language: Language,
+    config: ModelConfig,
+    workers: WorkerPool,
+    solved: Callable[[Qwen3ForCausalLM], float],
+    cache: Path,
+    sampling: tuple[float, int],
 ) -> Qwen3ForCausalLM:
     """The policy that RL begins with, a function of the pool and the settings; read from the cache if it was made before.
 
     Args:
         solved: mean reward of a policy on tasks that it was not taught, in [0, 1].
-        cache: folder; the file is named after the pool and the settings.
+        cache: folder; the file is named after the pool and the settings. Where it cannot be written, the policy is not kept.
+        sampling: temperature and longest completion, on which `solved` depends.
 
     Raises:
         PoolError: no task is set aside to teach from, or none has a gold trajectory that the language can write.
     """
     model = untaught_model(language, config)
-    folder = cache / _name(pool, config)
+    folder = cache / _name(pool, config, sampling)
     kept, _ = checkpoint.load_newest(folder)
     if kept is None:
         _teach(model, lessons_of(pool, language, workers), config, solved)
-        checkpoint.save(folder, 0, {"model": model.state_dict()})
+        with suppress(OSError):
+            checkpoint.save(folder, 0, {"model": model.state_dict()})
     else:
         model.load_state_dict(kept["model"])
     return model
@@ -69,12 +78,12 @@ def untaught_model(language: Language, config: ModelConfig) -> Qwen3ForCausalLM:
     for tool in language.tools:
         parts = tool.removesuffix(TOOL).split(JOIN)
         for word in parts:
-            row = language.tokenizer.token_to_id(word)
+            row = language.row(word)
             fresh = torch.randn(table.shape[1], generator=generator) * model.config.initializer_range
             words.setdefault(word, fresh if row is None else table[row].clone())
         name = torch.stack([words[word] for word in parts]).sum(0) / math.sqrt(len(parts))
-        row = language.tokenizer.token_to_id(tool)
-        table[row] = NAME_SHARE * name + (1 - NAME_SHARE) * table[row]
+        (place,) = language.encode([tool])
+        table[place] = NAME_SHARE * name + (1 - NAME_SHARE) * table[place]
     return model
 
 
@@ -95,8 +104,8 @@ def lessons_of(pool: Pool, language: Language, workers: WorkerPool) -> list[Less
     return lessons
 
 
-def _name(pool: Pool, config: ModelConfig) -> str:
-    return hashlib.sha256(repr((VERSION, pool.content_hash, sorted(asdict(config).items()))).encode()).hexdigest()[:24]
+def _name(pool: Pool, config: ModelConfig, sampling: tuple[float, int]) -> str:
+    return hashlib.sha256(repr((VERSION, pool.content_hash, sorted(asdict(config).items()), sampling)).encode()).hexdigest()[:24]
 
 
 def _teach(model: Qwen3ForCausalLM, lessons: Sequence[Lesson], config: ModelConfig, solved: Callable[[Qwen3ForCausalLM], float]) -> None:
