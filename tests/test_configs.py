@@ -95,7 +95,6 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # trl 1.16 reads the old name
 @pytest.mark.parametrize("name", TRAINING)
 def test_dry_run(name: str, stand_in: Path, tmp_path: Path) -> None:
     from envsched_gnn.train.build import build_trainer

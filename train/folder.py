@@ -26,7 +26,8 @@ from envsched_gnn.pool.pool import Pool
 FREE = frozenset(
     {
         *("run.steps", "run.folder", "run.device", "rollout.workers", "rollout.memory_mb"),
-        *("train.micro_batch", "train.gradient_checkpointing", "train.checkpoint_every", "vllm.memory_share", "vllm.sleep"),
+        *("train.micro_batch", "train.gradient_checkpointing", "train.checkpoint_every", "train.max_prompt_tokens"),
+        *("vllm.memory_share", "vllm.sleep", "vllm.tensor_parallel"),
     }
 )
 """Settings that a resumed run may change: they decide how long, where and in how much memory it runs, not what it picks."""
@@ -165,8 +166,10 @@ def _require_same_pool(folder: Path, pool: Pool) -> None:
 
 def describe(pool: Pool) -> Table:
     """What a report has to know of a pool, without its tasks' contents."""
-    tasks = Counter(task.env_id for task in pool.tasks)
-    entries = [{"env_id": e.env_id, "tasks": tasks[e.env_id], "tools": len(e.tools)} for e in pool.environments]
+    tasks, trained = Counter(task.env_id for task in pool.tasks), Counter(task.env_id for task in pool.tasks if not task.held_out)
+    entries = [
+        {"env_id": e.env_id, "tasks": tasks[e.env_id], "trained": trained[e.env_id], "tools": len(e.tools)} for e in pool.environments
+    ]
     ranges = {key: list(span) for key, span in zip(pool.keys, pool.reward_ranges, strict=True) if span != (0.0, 1.0)}
     return {
         "source": pool.source,

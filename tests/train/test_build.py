@@ -20,7 +20,6 @@ from envsched_gnn.train.machine import machine_of
 from envsched_gnn.train.workers import WorkerPool
 from tests.train.test_run import tiny_pool
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # trl 1.16 reads the old name
 TINY = [
     *("model.kind=language_model", "model.path=tiny", "run.device=cpu", "run.steps=2", "select.batch_size=2", "rollout.num_rollouts=4"),
     *("train.max_completion_tokens=16", "train.micro_batch=4", "train.checkpoint_every=1", "train.warmup_steps=0", "evaluate.samples=3"),
