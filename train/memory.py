@@ -8,6 +8,7 @@ A plan is an estimate on the safe side: every sequence is as long as it may be. 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ PROCESS = {"cuda": GIB, "cpu": int(1.1 * GIB)}
 """Of a process beside all that: CUDA context and workspaces; on CPUs Python with torch, torch-geometric, transformers, trl (measured)."""
 POCKET_PROCESS = int(0.75 * GIB)
 """The same of a process that trains the pocket model, without trl (measured)."""
+CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"
+"""Environment variable of vLLM: GiB of its KV cache on a CPU."""
 CHARACTERS_A_TOKEN = 3.3
 """To reckon prompts with, before there is a tokenizer (ours): prompts with tool schemas have 3.6 to 3.7 with SmolLM2's tokenizer."""
 PROMPT_EXTRA = 200
@@ -208,7 +211,7 @@ def _batch_parts(config: Config, size: ModelSize, batch: Batch, machine: Machine
         yield from _pocket_parts(config, size, batch)
         return
     if config.vllm.mode == "colocate":
-        taken = int(config.vllm.memory_share * machine.memory)
+        taken = _engine_share(config, size, machine)
         asleep = ENGINE_OVERHEAD if config.vllm.sleep and kernel else taken
         yield Part(name="vLLM", rollout=taken, update=asleep, note="vllm.memory_share" + (", asleep in updates" if asleep < taken else ""))
     else:
@@ -235,14 +238,21 @@ def _pocket_parts(config: Config, size: ModelSize, batch: Batch) -> Iterator[Par
     yield Part.always("round", batch.rollouts * batch.length * 64, f"tokens and log-probabilities of {batch.rollouts} rollouts")
 
 
+def _engine_share(config: Config, size: ModelSize, machine: Machine) -> int:
+    """Bytes of a device that vLLM takes: its share; on CPUs, where its own variable gives the KV cache a size, that and the weights."""
+    space = os.environ.get(CPU_CACHE, "") if machine.kind == "cpu" else ""
+    if space.isdecimal() and int(space):
+        return int(space) * GIB + 2 * size.parameters + ENGINE_OVERHEAD
+    return int(config.vllm.memory_share * machine.memory)
+
+
 def _cache(config: Config, size: ModelSize, batch: Batch, machine: Machine) -> tuple[int, int] | None:
     """Bytes of the engine's KV cache and of its longest sequence, on each device; None without vLLM."""
     if config.vllm.mode == "off":
         return None
     together = config.vllm.tensor_parallel
-    cache = engine_cache(
-        size, int(config.vllm.memory_share * machine.memory), sequences=batch.rollouts * together, tensor_parallel=together
-    )
+    share = _engine_share(config, size, machine)
+    cache = engine_cache(size, share, sequences=batch.rollouts * together, tensor_parallel=together)
     return cache, (config.vllm.max_model_length or batch.length) * size.kv_bytes(2) // together
 
 

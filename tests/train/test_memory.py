@@ -153,6 +153,13 @@ def test_an_engine_that_stays_awake_takes_its_share_in_updates_too(pool: Pool) -
     assert part(plan, "vLLM") == (32 * GIB, 32 * GIB)
 
 
+def test_an_engine_on_a_cpu_takes_what_its_own_variable_says(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
+    _, plan = plan_of(pool, machine_of("cpu", memory_gb=64))
+    assert part(plan, "vLLM") == (3 * GIB + 2 * 1_720_574_976,) * 2
+    assert part(plan_of(pool, gpus(1, 80))[1], "vLLM") == (32 * GIB, GIB)
+
+
 def test_prompts_are_reckoned_from_the_pool(pool: Pool) -> None:
     config = load_config(None, [*LARGE, "train.max_prompt_tokens=0"])
     plan = memory_plan(config, pool, gpus(1, 80))
