@@ -53,9 +53,9 @@ class PocketEngine:
     def __init__(
         self, pool: Pool, model: ModelConfig, train: TrainConfig, rollout: RolloutConfig, seed: int, *, cache: Path = CACHE
     ) -> None:
-        self._pool, self._train, self._num_rollouts, self._seed = pool, train, rollout.num_rollouts, seed
-        self._language = Language(pool)
-        _check(pool, self._language, train)
+        self.pool, self._train, self._num_rollouts, self._seed = pool, train, rollout.num_rollouts, seed
+        self.language = Language(pool)
+        _check(pool, self.language, train)
         self._readings: dict[int, Reading] = {}
         self._workers = WorkerPool(rollout.workers, rollout.memory_mb)
         self._player = Player(pool, self._workers)
@@ -63,7 +63,7 @@ class PocketEngine:
         self.timings: dict[str, float] = {}
         try:
             sampling = (train.temperature, train.max_completion_tokens)
-            self.model = warm_model(pool, self._language, model, self._workers, self._solved, cache, sampling)
+            self.model = warm_model(pool, self.language, model, self._workers, self._solved, cache, sampling)
             self._learner = Learner(self.model, train)
         except BaseException:
             self.close()
@@ -87,7 +87,7 @@ class PocketEngine:
             finished: groups of this selection that an interrupted run has already; not played or yielded again, but learned from.
         """
         known = {group.group_id: group for group in finished}
-        rows = [self._pool.index_of[pick.key] for pick in selection.picks]
+        rows = [self.pool.index_of[pick.key] for pick in selection.picks]
         completions = self.write(self.model, rows, self._num_rollouts, f"round {selection.step}")
         missing = [place for place, pick in enumerate(selection.picks) if pick.group_id not in known]
         for place, outcomes in self.play([rows[place] for place in missing], [completions[place] for place in missing]):
@@ -98,14 +98,14 @@ class PocketEngine:
 
     def play_selection(self, selection: Selection, seed: str) -> list[tuple[RolloutGroup, list[Completion]]]:
         """Groups of a selection in rank order, with what the policy wrote; nothing is learned. `seed` names the occasion."""
-        rows = [self._pool.index_of[pick.key] for pick in selection.picks]
+        rows = [self.pool.index_of[pick.key] for pick in selection.picks]
         completions = self.write(self.model, rows, self._num_rollouts, seed)
         played = dict(self.play(rows, completions))
         return [(self._group(selection, place, completions[place], played[place]), completions[place]) for place in range(len(rows))]
 
     def _group(self, selection: Selection, place: int, completions: Sequence[Completion], outcomes: Sequence[Outcome]) -> RolloutGroup:
         pick = selection.picks[place]
-        rollouts = tuple(self._rollout(*pair) for pair in zip(completions, outcomes, strict=True))
+        rollouts = tuple(self.rollout_of(*pair) for pair in zip(completions, outcomes, strict=True))
         return RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=selection.step, rollouts=rollouts)
 
     def learn(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]], rewards: Sequence[Sequence[float | None]]) -> None:
@@ -113,7 +113,7 @@ class PocketEngine:
         begin = time.perf_counter()
         self._learner.learn(
             [
-                [Sample(prompt=self._reading(row).ids, completion=c, reward=reward) for c, reward in zip(some, group, strict=True)]
+                [Sample(prompt=self.reading(row).ids, completion=c, reward=reward) for c, reward in zip(some, group, strict=True)]
                 for row, some, group in zip(rows, completions, rewards, strict=True)
             ]
         )
@@ -126,10 +126,10 @@ class PocketEngine:
 
     def _solved(self, model: Qwen3ForCausalLM) -> float:
         """Mean reward on some tasks of the training set, mapped to [0, 1]."""
-        rows = [row for row, task in enumerate(self._pool.tasks) if not task.held_out]
+        rows = [row for row, task in enumerate(self.pool.tasks) if not task.held_out]
         rows = random.Random("look").sample(rows, min(LOOK, len(rows)))
         rewards = self._rewards(rows, self._generate(model, rows, 1, "look"))
-        spans = [self._pool.reward_ranges[row] for row in rows]
+        spans = [self.pool.reward_ranges[row] for row in rows]
         shares = [0.0 if reward is None else (reward - low) / (high - low) for (reward,), (low, high) in zip(rewards, spans, strict=True)]
         return sum(shares) / len(shares)
 
@@ -149,7 +149,7 @@ class PocketEngine:
     def _generate(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
         return generate(
             model,
-            [self._reading(row).ids for row in rows],
+            [self.reading(row).ids for row in rows],
             samples=samples,
             max_new_tokens=self._train.max_completion_tokens,
             generator=torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7])),
@@ -159,17 +159,19 @@ class PocketEngine:
     def play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
         """(position, outcomes) of each task as it finishes: its completions, executed."""
         begin = time.perf_counter()
-        plans = [[self._language.plan(self._reading(row), c.ids) for c in some] for row, some in zip(rows, completions, strict=True)]
+        plans = [[self.language.plan(self.reading(row), c.ids) for c in some] for row, some in zip(rows, completions, strict=True)]
         yield from self._player.play(rows, plans)
         self.timings["play"] = time.perf_counter() - begin
 
-    def _reading(self, row: int) -> Reading:
+    def reading(self, row: int) -> Reading:
+        """The task in this row of the pool, as the policy reads it."""
         if row not in self._readings:
-            task = self._pool.tasks[row]
-            self._readings[row] = self._language.read(self._pool.environment_of[task.env_id], task)
+            task = self.pool.tasks[row]
+            self._readings[row] = self.language.read(self.pool.environment_of[task.env_id], task)
         return self._readings[row]
 
-    def _rollout(self, completion: Completion, outcome: Outcome) -> Rollout:
+    def rollout_of(self, completion: Completion, outcome: Outcome) -> Rollout:
+        """What became of a completion."""
         status: Status = outcome.status
         if status == "ok" and completion.truncated:
             status = "truncated"

@@ -104,13 +104,14 @@ def _read(
     model: Qwen3ForCausalLM, ids: Int[Tensor, "prompts length"], length: Int[Tensor, " prompts"], samples: int, steps: int
 ) -> tuple[Float[Tensor, "prompts hidden"], list[_Cache]]:
     """Hidden state after the last token of each prompt, and the caches."""
-    out = model.model(input_ids=ids, attention_mask=(torch.arange(ids.shape[1]) < length[:, None]).long(), use_cache=True)
+    seen = (torch.arange(ids.shape[1]) < length[:, None]).long()
+    hidden, cache = model.model(input_ids=ids, attention_mask=seen, use_cache=True).to_tuple()
     caches = []
-    for layer in out.past_key_values.layers:
+    for layer in cache.layers:
         key, value = layer.keys[:, 0], layer.values[:, 0]
         empty = torch.empty(len(ids), samples, steps, key.shape[-1])
         caches.append(_Cache(prompt_key=key, prompt_value=value, key=empty, value=torch.empty_like(empty)))
-    return out.last_hidden_state[torch.arange(len(ids)), length - 1], caches
+    return hidden[torch.arange(len(ids)), length - 1], caches
 
 
 def _advance(
