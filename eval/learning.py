@@ -14,12 +14,14 @@ import numpy as np
 from envsched_gnn.eval import figures
 from envsched_gnn.eval.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
 from envsched_gnn.eval.metrics import RunRecord
-from envsched_gnn.eval.words import Section, number, trend
+from envsched_gnn.eval.words import Section, number
 
 PARTS = (("held_out_tasks", "held-out tasks", BLUE), ("held_out_environments", "held-out environments", ORANGE))
 CORRELATION = "envsched/round/rank_correlation"
 OWN = ("select", "observe", "save")
 """Stages that the scheduler adds; every other one would be there without it."""
+NEGLIGIBLE = 0.002
+"""Share of the time below which a stage of training is left out: an engine's own stages leave next to nothing of `rollout`."""
 COLOURS = (GREY, VIOLET, RED, GREEN, ORANGE, BLUE)
 
 
@@ -89,8 +91,10 @@ def correlation_by_step(run: RunRecord, steps: np.ndarray) -> list[Section]:
     values = run.column(CORRELATION)
     if not np.isfinite(values).any():
         return []
-    caption = trend(values, "Spearman's correlation within a batch") + (
-        " A batch holds what was predicted to vary, a narrow range, so this stays below the correlation over all tasks."
+    known = values[np.isfinite(values)]
+    caption = (
+        f"Within a batch, Spearman's correlation was {number(float(known.mean()))} on average over the {len(known)} rounds that have one. "
+        "A batch holds what was predicted to vary, a narrow range, so this stays below the correlation over all tasks."
     )
     lines = (("rank correlation", values, VIOLET),)
     svg = figures.by_step("correlation", steps, lines, label="rank correlation", bottom=min(0.0, float(np.nanmin(values))), width=9.6)
@@ -108,7 +112,8 @@ def seconds_by_stage(run: RunRecord, steps: np.ndarray) -> Section:
     """Seconds of each round: what training takes anyway, and beside it what the scheduler adds."""
     values = {stage: run.column(f"seconds_{stage}") for stage in stages(run)}
     total = {stage: float(np.nansum(column)) for stage, column in values.items()}
-    own, other = [stage for stage in values if stage in OWN], [stage for stage in values if stage not in OWN]
+    own = [stage for stage in values if stage in OWN]
+    other = [stage for stage in values if stage not in OWN and total[stage] >= NEGLIGIBLE * sum(total.values())]
     share = sum(total[stage] for stage in own) / max(sum(total.values()), 1e-9)
     caption = (
         f"Left: {', '.join(f'{stage} {total[stage]:.1f} s' for stage in other)} in all. "

@@ -69,6 +69,12 @@ class RunRecord:
         """One figure of every round, [rounds]; NaN where it was not measured."""
         return np.array([math.nan if r.get(name) is None else r[name] for r in self.rounds], dtype=float)
 
+    @property
+    def selectable(self) -> dict[str, int]:
+        """Tasks that may be selected, of each environment that has any, in pool order."""
+        found = {e["env_id"]: e.get("trained", e["tasks"]) for e in self.pool["environments"]}  # older runs kept no `trained`
+        return {env_id: tasks for env_id, tasks in found.items() if tasks}
+
 
 def read_run(folder: str | Path) -> RunRecord:
     """Read a run folder, also of a run that is still going or was killed: its finished rounds.

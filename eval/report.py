@@ -119,14 +119,13 @@ def _lead(run: RunRecord) -> str:
 def _cards(run: RunRecord) -> list[dict[str, str]]:
     zero, reward = (first_and_last(run.column(name)) for name in ("zero_variance_share", "reward_median"))
     seen = {(env, task) for _, env, task in run.selected}
-    used = sum(1 for e in run.pool["environments"] if e["tasks"])
     rho = spearman(*_judged(run))
     span = f"first {zero[2]} rounds → last {zero[2]}" if len(run.rounds) > 1 else "only round"
     return [
         {"value": _change(zero, run), "label": f"share of groups without variance, {span}"},
         {"value": _change(reward, run), "label": f"median reward, {span}"},
-        {"value": f"{len({env for env, _ in seen}):,}", "label": f"of {used:,} environments selected"},
-        {"value": f"{len(seen):,}", "label": f"of {run.pool['tasks']:,} tasks selected"},
+        {"value": f"{len({env for env, _ in seen}):,}", "label": f"of {len(run.selectable):,} environments selected"},
+        {"value": f"{len(seen):,}", "label": f"of {sum(run.selectable.values()):,} tasks selected"},
         {"value": f"{int(np.nansum(run.column('rollouts'))):,}", "label": "rollouts"},
         {"value": number(rho), "label": "rank correlation, predicted and realised variance"},
         *change_of_evaluations(run),
@@ -160,20 +159,19 @@ def _reward(run: RunRecord, steps: np.ndarray) -> Section:
 
 def _reach(run: RunRecord, steps: np.ndarray) -> Section:
     environments, tools = run.column("environments"), run.column("tools")
-    used = sum(1 for e in run.pool["environments"] if e["tasks"])
     lines = (("environments", environments, BLUE), ("tools they offer", tools, VIOLET))
     svgs = tuple(figures.by_step(f"reach-{n}", steps, (line,), label=f"{line[0]} in the batch") for n, line in enumerate(lines))
     held, offered = (number(mean_of(column), 1) for column in (environments, tools))
-    caption = f"A batch held {held} of {used:,} environments on average, offering {offered} tools."
+    caption = f"A batch held {held} of {len(run.selectable):,} environments on average, offering {offered} tools."
     return Section(title="Environments and tools in a batch", caption=caption, svgs=svgs, wide=True)
 
 
 def _map(run: RunRecord, steps: np.ndarray) -> Section:
-    names = [e["env_id"] for e in run.pool["environments"] if e["tasks"]]
+    names = list(run.selectable)
     picks = Counter((env, step) for step, env, _ in run.selected)
     total: Counter[str] = Counter(env for _, env, _ in run.selected)
     shown = names
-    note = "Every environment has a row, in pool order."
+    note = "Every environment that is trained on has a row, in pool order."
     if len(names) > MAX_ROWS:
         shown = sorted(names, key=lambda name: -total[name])[:MAX_ROWS]
         note = f"Only the {MAX_ROWS} most selected of {len(names):,} environments are shown, most selected first."

@@ -44,7 +44,7 @@ def test_learning_curves(tmp_path: Path) -> None:
     assert "Reward on 250 tasks of held-out environments x 2 rollouts went from 0.10 after 0 rounds to 0.30 after 12." in html
     assert "9 rollouts of evaluations ended without a reward" in html
     assert "<b>0.20 → 0.50</b><span>reward on held-out tasks</span>" in html
-    assert "Spearman&#39;s correlation within a batch was -0.03 over the first 3 and 0.40 over the last 3 rounds." in html
+    assert "Spearman&#39;s correlation was 0.20 on average over the 11 rounds that have one." in html
     assert "Left: rollout 1.2 s, generate 12.0 s, update 24.0 s in all. Right: what the scheduler adds, 1.5 % of the time" in html
     assert "select 10 ms, observe 20 ms, save 17 ms a round" in html
     assert "envsched train -c runs/t/resolved.toml -s run.name=t-again" in html
@@ -57,6 +57,18 @@ def test_one_evaluation_of_one_kind(tmp_path: Path) -> None:
     assert "Reward on 30 held-out tasks x 2 rollouts was 0.25 after 12 rounds." in html
     assert "of GRPO on smollm2 from" in html
     assert "<b>0.25</b><span>reward on held-out tasks</span>" in html
+
+
+def test_what_is_held_out_is_not_missed(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "t", [])
+    pool = json.loads((folder / "pool.json").read_text())
+    for number, environment in enumerate(pool["environments"]):
+        environment["trained"] = 0 if number == 7 else 2
+    (folder / "pool.json").write_text(json.dumps(pool))
+    html = check_whole(write_report(folder))
+    assert "of 7 environments selected" in html
+    assert "of 14 tasks selected" in html
+    assert "of 7 environments on average" in html
 
 
 def test_no_reward_in_any_evaluation(tmp_path: Path) -> None:
