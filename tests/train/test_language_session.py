@@ -233,32 +233,13 @@ def patched(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: Call
     monkeypatch.setattr(owner, name, call)
 
 
-def test_ctrl_c_ends_a_round_whole(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_then_a_full_disk_then_an_engine_that_dies_then_ctrl_c_in_an_evaluation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def press(trainer: Any) -> None:
         if trainer.model.training:
             os.kill(os.getpid(), signal.SIGINT)
 
-    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", press)
-    with pytest.raises(KeyboardInterrupt):
-        train(configuration(folder, "stopped"))
-    monkeypatch.undo()
-    assert "stopping when this round is done" in capfd.readouterr().err
-    there = folder / "runs" / "stopped"
-    assert len(read_run(there).rounds) == 1
-    assert (there / "trainer" / "checkpoint-2" / "trainer_state.json").is_file()
-    with Ledger(there / "ledger.sqlite", "stopped", read_only=True) as ledger:
-        kept = ledger.groups()
-    told = Told()
-    train(configuration(folder, "stopped"), progress=told)
-    assert "resuming at round 1" in told.text
-    check_whole(there)
-    with Ledger(there / "ledger.sqlite", "stopped", read_only=True) as ledger:
-        assert ledger.groups(0) == kept
-
-
-def test_a_full_disk_at_a_checkpoint_then_an_engine_that_dies_then_ctrl_c_in_an_evaluation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def full(trainer: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -266,23 +247,33 @@ def test_a_full_disk_at_a_checkpoint_then_an_engine_that_dies_then_ctrl_c_in_an_
         if trainer.model.training and trainer.state.global_step == 4:
             raise RuntimeError("EngineCore died\nunexpectedly")
 
-    def press(trainer: Any) -> None:
+    def press_in_evaluation(trainer: Any) -> None:
         if not trainer.model.training and trainer.state.global_step == 6:
             os.kill(os.getpid(), signal.SIGINT)
 
     config, there = configuration(folder, "unlucky"), folder / "runs" / "unlucky"
+    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", press)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.undo()
+    assert "stopping when this round is done" in capfd.readouterr().err
+    assert len(read_run(there).rounds) == 1
+    with Ledger(there / "ledger.sqlite", "unlucky", read_only=True) as ledger:
+        first = ledger.groups()
+
     patched(monkeypatch, ScheduledGRPO, "_save_optimizer_and_scheduler", full)
     with pytest.raises(CheckpointError, match=r"checkpoint-4: could not be written .*No space left on device.*Free disk space"):
         train(config)
     monkeypatch.undo()
     assert len(read_run(there).rounds) == 2
+
     patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", die)
     with pytest.raises(EnvSchedError, match=r"failed \(RuntimeError: EngineCore died\); what was finished is kept.*go on from the last"):
         train(config)
     monkeypatch.undo()
     assert "unexpectedly" in (there / "error.txt").read_text()
     assert len(read_run(there).rounds) == 2
-    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", press)
+    patched(monkeypatch, ScheduledGRPO, "_generate_single_turn", press_in_evaluation)
     told = Told()
     with pytest.raises(KeyboardInterrupt):
         train(config, progress=told)
@@ -293,6 +284,8 @@ def test_a_full_disk_at_a_checkpoint_then_an_engine_that_dies_then_ctrl_c_in_an_
     train(config)
     check_whole(there)
     assert (there / "metrics.jsonl").read_bytes() == rounds, "no round was played again for the evaluation"
+    with Ledger(there / "ledger.sqlite", "unlucky", read_only=True) as ledger:
+        assert ledger.groups(0) == first, "the round that Ctrl-C found going was finished, saved and never played again"
 
 
 def test_uniform_selection_and_lost_figures(folder: Path) -> None:

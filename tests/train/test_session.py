@@ -141,22 +141,18 @@ def test_nothing_held_out_is_told(tmp_path: Path) -> None:
 
 
 PLACES = {
-    "before a round": 1,
-    "before a group": 6,
     "group written": 11,
-    "metrics written": 3,
     "checkpoint torn": 2,
     "before an evaluation": 2,
     "evaluation played": 2,
     "evaluation half written": 2,
 }
-"""Where a run is killed, and at which time it gets there."""
+"""Where a run is killed, and at which time it gets there; `test_run` kills the same loop at more places."""
 
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from envsched_gnn.ledger import Ledger
-from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.train import checkpoint, evaluation
 from tests.train.test_session import Practising, configuration, played
 
@@ -174,10 +170,7 @@ def half(path, line):
 
 def killed_at(place, count, config):
     owner, method, before, after = {
-        "before a round": (EnvSched, "select", die, None),
-        "before a group": (Ledger, "write_group", die, None),
         "group written": (Ledger, "write_group", None, die),
-        "metrics written": (checkpoint, "save", die, None),
         "checkpoint torn": (checkpoint, "write_atomic", torn, None),
         "before an evaluation": (Practising, "evaluate", die, None),
         "evaluation played": (Practising, "evaluate", None, die),
