@@ -30,6 +30,8 @@ class ModelConfig:
     """Of the pocket model."""
     layers: int = 2
     """Of the pocket model."""
+    own_tools: bool = True
+    """Whether the pocket model can only write the tools, names and words that it reads, as in guided decoding; TRL's trainer cannot."""
     warm_start_reward: float = 0.25
     """Of the pocket model: mean reward, mapped to [0, 1], at which the lessons from the tasks of `pool.taught_share` end."""
     warm_start_batches: int = 300

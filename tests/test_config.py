@@ -10,7 +10,8 @@ from envsched_gnn.errors import ConfigError
 KEYS = """
 evaluate.every evaluate.samples evaluate.tasks
 graph.cross_neighbors graph.within_neighbors
-model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.path model.warm_start_batches
+model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.own_tools
+model.path model.warm_start_batches
 model.warm_start_reward
 pool.bfcl_graded pool.environment_rule pool.path pool.taught_share
 pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth pool.toolworld.environments

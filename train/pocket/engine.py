@@ -55,6 +55,7 @@ class PocketEngine:
     ) -> None:
         self.pool, self._train, self._num_rollouts, self._seed = pool, train, rollout.num_rollouts, seed
         self.language = Language(pool)
+        self._free = self.language.free if model.own_tools else None
         _check(pool, self.language, train)
         self._readings: dict[int, Reading] = {}
         self._workers = WorkerPool(rollout.workers, rollout.memory_mb)
@@ -64,7 +65,7 @@ class PocketEngine:
         try:
             sampling = (train.temperature, train.max_completion_tokens)
             self.model = warm_model(pool, self.language, model, self._workers, self._solved, cache, sampling)
-            self._learner = Learner(self.model, train)
+            self._learner = Learner(self.model, train, self._free)
         except BaseException:
             self.close()
             raise
@@ -154,6 +155,7 @@ class PocketEngine:
             max_new_tokens=self._train.max_completion_tokens,
             generator=torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7])),
             temperature=self._train.temperature,
+            free=self._free,
         )
 
     def play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:

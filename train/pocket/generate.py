@@ -19,7 +19,7 @@ from torch.nn.functional import silu, softmax
 from transformers import Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from envsched_gnn.train.pocket.model import padded, special
+from envsched_gnn.train.pocket.model import Writable, padded, special
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +56,25 @@ def generate(
     max_new_tokens: int,
     generator: torch.Generator,
     temperature: float = 1.0,
+    free: Sequence[int] | None = None,
 ) -> list[list[Completion]]:
-    """`samples` completions of each prompt, by prompt. Prompts whose samples have all ended leave the batch."""
+    """`samples` completions of each prompt, by prompt. Prompts whose samples have all ended leave the batch.
+
+    Args:
+        free: see `Writable`.
+    """
     pad, end = special(model)
     ids, length = padded(prompts, pad)
     hidden, caches = _read(model, ids, length, samples, max_new_tokens)
-    logits = model.lm_head(hidden)[:, None].expand(-1, samples, -1)
+    writable = Writable(model, prompts, free)
+    logits = writable.logits(hidden[:, None]).expand(-1, samples, -1)
     tokens = torch.full((len(prompts), samples, max_new_tokens), pad)
     logprobs = torch.zeros(tokens.shape)
     rows = torch.arange(len(prompts))
     running = torch.ones(len(prompts), samples, dtype=torch.bool)
     for step in range(max_new_tokens):
-        token, logprob = _sample(logits / temperature, generator)
+        choice, logprob = _sample(logits / temperature, generator)
+        token = writable.ids(choice)
         tokens[rows, :, step] = torch.where(running, token, pad)
         logprobs[rows, :, step] = logprob
         running = running & (token != end)
@@ -77,10 +84,11 @@ def generate(
         if live.sum() <= 0.9 * len(rows):
             kept = live.nonzero()[:, 0]
             rows, running, token, ids, length = rows[kept], running[kept], token[kept], ids[kept], length[kept]
+            writable.keep(kept)
             for cache in caches:
                 cache.keep(kept)
         if step + 1 < max_new_tokens:
-            logits = model.lm_head(_advance(model, token, length, step, caches, ids.shape[1]))
+            logits = writable.logits(_advance(model, token, length, step, caches, ids.shape[1]))
     return [
         [_completion(*pair, pad, end) for pair in zip(*row, strict=True)] for row in zip(tokens.tolist(), logprobs.tolist(), strict=True)
     ]
@@ -91,8 +99,8 @@ def _completion(tokens: list[int], logprobs: list[float], pad: int, end: int) ->
     return Completion(ids=tokens[:length], logprobs=logprobs[:length], truncated=end not in tokens)
 
 
-def _sample(logits: Float[Tensor, "prompts samples vocabulary"], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens by their probability, and their log-probabilities: the first token whose cumulative share reaches a random one in (0, 1]."""
+def _sample(logits: Float[Tensor, "prompts samples choices"], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Choices by their probability, and their log-probabilities: the first one whose cumulative share reaches a random one in (0, 1]."""
     logprob = logits.log_softmax(-1)
     cumulative = logprob.exp().cumsum(-1)
     drawn = (1 - torch.rand((*logits.shape[:2], 1), generator=generator)) * cumulative[..., -1:]

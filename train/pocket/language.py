@@ -67,13 +67,15 @@ class Language:
             (len(tokens) + size[task.env_id] + 2, row) for row, (tokens, task) in enumerate(zip(texts, pool.tasks, strict=True))
         )
         """(tokens, row) of the longest task; tools that are hidden at first count."""
-        words = set(chain(*texts))
-        words |= {word for function in functions for word in _option_words(function)}
+        options = {word for function in functions for word in _option_words(function)}
+        words = set(chain(*texts)) | options
         slots = [f"{letter}{number + 1}" for letter, count in SLOTS.items() for number in range(count)]
         self.tools = sorted({function["name"] + TOOL for function in functions})
         self._tokens = list(dict.fromkeys([PAD, UNKNOWN, TASK, PLAN, END, PART, JOIN, *slots, *self.tools, *sorted(words)]))
         self._rows = {token: row for row, token in enumerate(self._tokens)}
         self.pad, self.end = self._rows[PAD], self._rows[END]
+        self.free = self.encode([END, PART, JOIN, *(slot for slot in slots if slot.startswith("r")), *sorted(options)])
+        """Ids that can be written without being read: the end, separators, references, the values that schemas list."""
 
     @property
     def size(self) -> int:

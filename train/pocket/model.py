@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 HEAD = 32
@@ -58,10 +57,55 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Int[Tensor, "rows l
     return filled, length
 
 
+class Writable:
+    """What each row may write: the tokens of its prompt and some that are free to all, or everything.
+
+    A policy that is held to the tools it was shown, as guided decoding holds one, never calls those of another environment.
+    """
+
+    def __init__(self, model: Qwen3ForCausalLM, prompts: Sequence[Sequence[int]], free: Sequence[int] | None) -> None:
+        """`free`: ids that every row may write; None: all rows may write all tokens."""
+        weight = torch.as_tensor(model.lm_head.weight)
+        if free is None:
+            self._ids, self._absent, self._weight = torch.arange(len(weight))[None], None, weight[None]
+            return
+        self._ids, count = padded([sorted({*prompt, *free}) for prompt in prompts], special(model)[0])
+        self._absent = torch.arange(self._ids.shape[1]) >= count[:, None]
+        self._weight = weight[self._ids]
+
+    def logits(self, hidden: Float[Tensor, "rows columns hidden"]) -> Float[Tensor, "rows columns choices"]:
+        """Score of each choice."""
+        logits = hidden @ self._weight.mT
+        return logits if self._absent is None else logits.masked_fill(self._absent[:, None], -torch.inf)
+
+    def ids(self, choice: Int[Tensor, "rows columns"]) -> Int[Tensor, "rows columns"]:
+        """Tokens of choices."""
+        return self._ids.expand(len(choice), -1).gather(1, choice)
+
+    def choices(self, ids: Int[Tensor, "rows columns"]) -> Int[Tensor, "rows columns"]:
+        """Choices that write these tokens; anything for a token that the row may not write."""
+        if self._absent is None:
+            return ids
+        return (self._ids[:, None] == ids[..., None]).int().argmax(-1)
+
+    def keep(self, rows: Int[Tensor, " rows"]) -> None:
+        """Leave out all other rows."""
+        if self._absent is not None:
+            self._ids, self._absent, self._weight = self._ids[rows], self._absent[rows], self._weight[rows]
+
+
 def completion_logprobs(
-    model: Qwen3ForCausalLM, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], temperature: float = 1.0
+    model: Qwen3ForCausalLM,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    temperature: float = 1.0,
+    free: Sequence[int] | None = None,
 ) -> tuple[Float[Tensor, "rows length"], Float[Tensor, "rows length"]]:
-    """Log-probability of each completion token, and a mask of those that are there; rows filled up on the right, gradients kept."""
+    """Log-probability of each completion token, and a mask of those that are there; rows filled up on the right, gradients kept.
+
+    Args:
+        free: see `Writable`.
+    """
     ids, total = padded([[*p, *c] for p, c in zip(prompts, completions, strict=True)], special(model)[0])
     start = torch.tensor([len(prompt) for prompt in prompts])
     width = int((total - start).max())
@@ -71,7 +115,7 @@ def completion_logprobs(
     hidden = model.model(
         input_ids=ids, attention_mask=(torch.arange(ids.shape[1]) < total[:, None]).long(), use_cache=False
     ).last_hidden_state
-    logits = model.lm_head(hidden[torch.arange(len(ids))[:, None], column][mask]) / temperature
-    logprobs = torch.zeros(mask.shape)
-    logprobs[mask] = -cross_entropy(logits, ids.gather(1, column + 1)[mask], reduction="none")
-    return logprobs, mask.float()
+    writable = Writable(model, prompts, free)
+    logprobs = (writable.logits(hidden[torch.arange(len(ids))[:, None], column]) / temperature).log_softmax(-1)
+    written = logprobs.gather(2, writable.choices(ids.gather(1, column + 1))[..., None])[..., 0]
+    return written.masked_fill(~mask, 0.0), mask.float()

@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig
 
 from envsched_gnn.config import Config
+from envsched_gnn.errors import require
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Rollout
 from envsched_gnn.schedule import Scheduler
@@ -42,6 +43,7 @@ def pocket_trainer(
     Raises:
         ConfigError: the settings, the pool and the scheduler do not fit together.
     """
+    require(not config.model.own_tools, "model.own_tools", config.model.own_tools, "false: TRL's trainer puts every token in the softmax")
     arguments = arguments_of(config, folder, device=torch.device("cpu"), devices=1, sequence_tokens=MAX_POSITION)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)  # that TRL calls it experimental

@@ -58,7 +58,8 @@ class Learner:
         ConfigError: a setting of TRL's trainer that the pocket policy does not have.
     """
 
-    def __init__(self, model: Qwen3ForCausalLM, config: TrainConfig) -> None:
+    def __init__(self, model: Qwen3ForCausalLM, config: TrainConfig, free: Sequence[int] | None = None) -> None:
+        """`free`: see `Writable`."""
         settings = {"algorithm": "grpo", "schedule": "constant", "kl": 0.0, "top_p": 1.0}
         for name, only in settings.items():
             if getattr(config, name) != only:
@@ -70,7 +71,7 @@ class Learner:
                 f"train.loss_type = {config.loss_type!r}, scale_rewards = {config.scale_rewards!r}: the pocket model has "
                 "'grpo', 'dapo' or 'dr_grpo' with 'group' or 'none'. Set them, or train a language model."
             )
-        self._model, self._config = model, config
+        self._model, self._config, self._free = model, config, free
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
         self._updates = 0
 
@@ -114,7 +115,11 @@ class Learner:
         """- sum_tokens weight min(ratio, clip(ratio)), where the weight has the advantage's sign."""
         completions = [sample.completion for sample in samples]
         logprobs, mask = completion_logprobs(
-            self._model, [sample.prompt for sample in samples], [completion.ids for completion in completions], self._config.temperature
+            self._model,
+            [sample.prompt for sample in samples],
+            [completion.ids for completion in completions],
+            self._config.temperature,
+            self._free,
         )
         before = torch.zeros_like(mask)
         for row, completion in zip(before, completions, strict=True):

@@ -61,7 +61,7 @@ def warm_model(
     folder = cache / _name(pool, config, sampling)
     kept, _ = checkpoint.load_newest(folder)
     if kept is None:
-        _teach(model, lessons_of(pool, language, workers), config, solved)
+        _teach(model, lessons_of(pool, language, workers), config, solved, language.free if config.own_tools else None)
         with suppress(OSError):
             checkpoint.save(folder, 0, {"model": model.state_dict()})
     else:
@@ -94,7 +94,7 @@ def lessons_of(pool: Pool, language: Language, workers: WorkerPool) -> list[Less
     for row, plan in sorted(gold_plans(pool, taught, workers), key=lambda pair: pair[0]):
         reading = language.read(pool.environment_of[pool.tasks[row].env_id], pool.tasks[row])
         ids = language.write(reading, plan)
-        if ids is not None:
+        if ids is not None and {*ids} <= {*reading.ids, *language.free}:
             lessons.append((reading.ids, ids))
     if not lessons:
         raise PoolError(
@@ -108,14 +108,20 @@ def _name(pool: Pool, config: ModelConfig, sampling: tuple[float, int]) -> str:
     return hashlib.sha256(repr((VERSION, pool.content_hash, sorted(asdict(config).items()), sampling)).encode()).hexdigest()[:24]
 
 
-def _teach(model: Qwen3ForCausalLM, lessons: Sequence[Lesson], config: ModelConfig, solved: Callable[[Qwen3ForCausalLM], float]) -> None:
+def _teach(
+    model: Qwen3ForCausalLM,
+    lessons: Sequence[Lesson],
+    config: ModelConfig,
+    solved: Callable[[Qwen3ForCausalLM], float],
+    free: Sequence[int] | None,
+) -> None:
     chance = random.Random("lessons")
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     for batch in range(config.warm_start_batches):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1, (batch + 1) / CHECK_EVERY)
         prompts, plans = zip(*(chance.choice(lessons) for _ in range(BATCH)), strict=True)
-        logprobs, mask = completion_logprobs(model, prompts, plans)
+        logprobs, mask = completion_logprobs(model, prompts, plans, free=free)
         optimizer.zero_grad()
         (-logprobs.sum() / mask.sum()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

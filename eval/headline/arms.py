@@ -1,0 +1,67 @@
+"""The arms of the headline experiment: which scheduler each is.
+
+Knows: what an arm changes, and that nothing else changes.
+Does not know: pools, policies, training.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Literal, get_args
+
+import torch
+from torch_geometric.data import HeteroData
+
+from envsched_gnn.config import Config
+from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.schedule.envsched import EnvSched
+from envsched_gnn.schedule.uniform import Uniform
+
+Arm = Literal["uniform", "paper", "default", "oracle", "paper_rho0", "no_graph", "shuffled_graph", "dapo"]
+ARMS: tuple[Arm, ...] = get_args(Arm)
+"""In the order in which they are run."""
+
+
+def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> EnvSched | Uniform:
+    """The arm's scheduler, which has seen nothing. The arm `dapo` draws uniformly and discards later."""
+    seed, select = config.run.seed, config.select
+    match arm:
+        case "uniform" | "dapo":
+            return Uniform(pool, graph, batch_size=select.batch_size, seed=seed)
+        case "oracle":
+            return Oracle(pool, graph, seed=seed, select=select, num_rollouts=config.rollout.num_rollouts)
+        case "paper":
+            return EnvSched(pool, graph, seed=seed, preset="paper", select=select, predict=config.predict)
+        case "paper_rho0":
+            return EnvSched(pool, graph, seed=seed, preset="paper", select=replace(select, coverage_share=0.0), predict=config.predict)
+        case "default":
+            return EnvSched(pool, graph, seed=seed, preset="default", select=select, predict=config.predict)
+        case "no_graph":
+            return EnvSched(pool, without_relations(graph), seed=seed, preset="default", select=select, predict=config.predict)
+        case "shuffled_graph":
+            return EnvSched(pool, shuffled(graph, seed), seed=seed, preset="default", select=select, predict=config.predict)
+
+
+def without_relations(graph: HeteroData) -> HeteroData:
+    """The same tasks in the same environments, none similar to any other."""
+    bare = copy.copy(graph)
+    store = bare["task"]
+    store.within_similarity = torch.zeros_like(store.within_similarity)
+    store.cross_vectors = torch.zeros_like(store.cross_vectors)
+    return bare
+
+
+def shuffled(graph: HeteroData, seed: int) -> HeteroData:
+    """The same tasks in the same environments, each with another one's similarities: within its environment, and across the pool."""
+    mixed = copy.copy(graph)
+    store = mixed["task"]
+    generator = torch.Generator().manual_seed(seed)
+    store.record_index = store.record_index[torch.randperm(len(store.record_index), generator=generator)]
+    position = store.position.clone()
+    for begin, end in zip(store.member_offset[:-1].tolist(), store.member_offset[1:].tolist(), strict=True):
+        members = store.members[begin:end]
+        position[members] = store.position[members[torch.randperm(end - begin, generator=generator)]]
+    store.position = position
+    return mixed
