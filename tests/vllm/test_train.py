@@ -20,31 +20,36 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed; `make test-vllm` installs it"),
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore"),
 ]
 
 
 def train(folder: Path, *settings: str) -> list[dict[str, Any]]:
-    """Two rounds of 2 x 4 rollouts with the engine; the lines of metrics.jsonl."""
+    """Two rounds with the engine; the lines of metrics.jsonl."""
     given = [*settings, f"run.folder={folder}", "run.name=it", "run.steps=2", "vllm.mode=colocate", "vllm.memory_share=0.1"]
     options = [part for setting in given for part in ("-s", setting)]
     command = [str(Path(sys.executable).parent / "envsched"), "train", "-c", str(ROOT / "configs" / "smollm2.toml"), *options]
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_CI_ENV": "1"}  # the latter: no compiling
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1500, cwd=folder)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=3000, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in (folder / "it" / "metrics.jsonl").read_text().splitlines()]
     print([{key: line[key] for key in line if "seconds" in key or "logp" in key or "engine" in key} for line in lines])
     return lines
 
 
-def test_a_run_with_evaluation(tmp_path: Path) -> None:
-    model = save_tiny_qwen3(tmp_path / "model")
+@pytest.fixture
+def pool(tmp_path: Path) -> str:
+    """Setting of a pool with short prompts, one of whose tasks is held out."""
     shelves = tiny_pool()
     first, *others = shelves.tasks
-    pool = Pool(environments=shelves.environments, tasks=(replace(first, info={"held_out": True}), *others), source="tiny")
-    write_manifest(pool, tmp_path / "pool", form="jsonl")
-    settings = (f"pool.path={tmp_path / 'pool'}", f"model.path={model}", "train.max_prompt_tokens=2000", "train.max_completion_tokens=16")
+    held_out = Pool(environments=shelves.environments, tasks=(replace(first, info={"held_out": True}), *others), source="tiny")
+    write_manifest(held_out, tmp_path / "pool", form="jsonl")
+    return f"pool.path={tmp_path / 'pool'}"
+
+
+def test_a_run_with_evaluation(tmp_path: Path, pool: str) -> None:
+    settings = (pool, f"model.path={save_tiny_qwen3(tmp_path / 'model')}", "train.max_prompt_tokens=2000", "train.max_completion_tokens=16")
     lines = train(tmp_path, *settings, "evaluate.tasks=1", "evaluate.every=1", "train.gradient_checkpointing=false")
     assert [[line[f"trainer/engine/{told}"] for told in ("wakes", "syncs", "turns", "sleeps")] for line in lines] == [[1, 1, 1, 1]] * 2
     assert max(line["trainer/sampling/sampling_logp_difference/mean"] for line in lines) < 0.01
@@ -53,10 +58,9 @@ def test_a_run_with_evaluation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_smollm2_calls_tools(tmp_path: Path) -> None:
-    lines = train(tmp_path, "train.max_completion_tokens=64")
-    assert len(lines) == 2
-    for line in lines:
-        assert [line[f"trainer/engine/{told}"] for told in ("wakes", "syncs", "sleeps")] == [1, 1, 1]
-        assert line["trainer/sampling/sampling_logp_difference/mean"] < 0.05
-    assert max(line["trainer/engine/turns"] for line in lines) > 1
+def test_smollm2(tmp_path: Path, pool: str) -> None:
+    """Real weights; the engine holds them in bfloat16."""
+    size = ("select.batch_size=1", "train.max_prompt_tokens=1000", "train.max_completion_tokens=128")
+    lines = train(tmp_path, pool, *size)
+    assert [[line[f"trainer/engine/{told}"] for told in ("wakes", "syncs", "sleeps")] for line in lines] == [[1, 1, 1]] * 2
+    assert max(line["trainer/sampling/sampling_logp_difference/mean"] for line in lines) < 0.1
