@@ -78,14 +78,15 @@ class Learner:
     def learn(self, groups: Sequence[Sequence[Sample]]) -> None:
         """Update the policy `num_iterations` times from all groups of a round; none has to have variance."""
         scale, size = self._config.scale_rewards == "group", self._size(groups)
-        kept, weights = [], []
+        kept: list[tuple[Sample, float]] = []
         for group in groups:
             for sample, advantage in zip(group, advantages([sample.reward for sample in group], scale), strict=True):
                 if advantage:
-                    kept.append(sample)
-                    weights.append(advantage / size / (len(sample.completion.ids) if self._config.loss_type == "grpo" else 1))
+                    kept.append((sample, advantage / size / (len(sample.completion.ids) if self._config.loss_type == "grpo" else 1)))
+        kept.sort(key=lambda pair: len(pair[0].prompt) + len(pair[0].completion.ids))  # so that little is filled up
+        samples, weights = [sample for sample, _ in kept], torch.tensor([weight for _, weight in kept])
         for _ in range(self._config.num_iterations):
-            self._update(kept, torch.tensor(weights))
+            self._update(samples, weights)
 
     def _size(self, groups: Sequence[Sequence[Sample]]) -> int:
         """What the sum over rollouts is divided by. Of masked rollouts the tokens do not count, but the rollouts do, as in TRL."""
