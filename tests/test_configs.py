@@ -75,7 +75,7 @@ def test_the_reproduction_is_of_the_size_that_it_says() -> None:
     ],
 )
 def test_it_fits_the_hardware_that_its_comment_names(name: str, devices: int, gib: int, settings: tuple[str, ...]) -> None:
-    from envsched_gnn.train.memory import plan_for
+    from envsched_gnn.train.memory.plan import plan_for
 
     config = config_of(name, *settings)
     plan = plan_for(config, pool_of(config.pool), devices=devices, memory_gb=gib)
@@ -85,7 +85,7 @@ def test_it_fits_the_hardware_that_its_comment_names(name: str, devices: int, gi
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model in a folder, for sequences as long as those of the model whose place it takes."""
-    from envsched_gnn.train.language_models import load_model
+    from envsched_gnn.train.trl.models import load_model
 
     folder = tmp_path_factory.mktemp("model")
     model, tokenizer = load_model(ModelConfig(kind="language_model", path="tiny"))
@@ -97,8 +97,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_dry_run(name: str, stand_in: Path, tmp_path: Path) -> None:
-    from envsched_gnn.train.build import build_trainer
-    from envsched_gnn.train.machine import machine_of
+    from envsched_gnn.train.memory.machine import machine_of
+    from envsched_gnn.train.trl.build import build_trainer
     from envsched_gnn.train.workers import WorkerPool
 
     config = config_of(name, *SMALL)

@@ -1,7 +1,7 @@
 """`envsched train`: rounds that end in an update of the policy, evaluations between them, a clean stop and a clean resume.
 
 Knows: when evaluations and checkpoints are due, what Ctrl-C means, what is told when something fails.
-Does not know: how a policy generates or learns (pocket, language_session), how picks are made, how progress is shown.
+Does not know: how a policy generates or learns (pocket, trl), how picks are made, how progress is shown.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def train(config: Config, *, given: str = "", progress: Progress | None = None) 
 
             return play_rounds(config, build, given=given, progress=progress)
         case "language_model":
-            from envsched_gnn.train.language_session import train_language_model
+            from envsched_gnn.train.trl.session import train_language_model
 
             return train_language_model(config, given=given, progress=progress)
 

@@ -35,7 +35,7 @@ RECURSION_LIMIT = 1000
 THREAD_GRACE = 0.2
 """Seconds that threads of an episode have to end after its score (ours)."""
 TOLD_EVERY = 0.02
-"""Seconds within which further calls of an episode share one start of their clock (ours): a message a call would cost more than the calls."""
+"""Seconds within which calls of an episode share one start of their clock (ours): a message each would cost more than the calls."""
 
 
 class Halt(Exception):  # noqa: N818

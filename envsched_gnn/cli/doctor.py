@@ -22,7 +22,7 @@ from envsched_gnn.cli.console import USER_ERROR, Json, Settings, cured, show, sh
 from envsched_gnn.errors import EnvSchedError
 
 if TYPE_CHECKING:
-    from envsched_gnn.train.memory import Plan
+    from envsched_gnn.train.memory.plan import Plan
 
 REQUIRED = {"torch": (2, 11), "torch-geometric": (2, 8), "numpy": (2, 0), "scipy": (1, 13), "scikit-learn": (1, 5), "pyarrow": (17, 0)}
 OPTIONAL = {
@@ -91,7 +91,7 @@ def doctor(
 def _plan(path: Path, settings: list[str], memory_gb: float | None, devices: int | None, json: bool) -> bool:
     from envsched_gnn.config import load_config
     from envsched_gnn.pool.load import load_pool
-    from envsched_gnn.train.memory import plan_for
+    from envsched_gnn.train.memory.plan import plan_for
 
     config = load_config(path, settings)
     plan = plan_for(config, load_pool(config.pool), devices=devices, memory_gb=memory_gb)

@@ -15,10 +15,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 from envsched_gnn.config_training import VllmConfig
 from envsched_gnn.errors import EngineError
-from envsched_gnn.train.colocate import colocate, engine_arguments
-from envsched_gnn.train.mixin import attach
-from tests.train import trl_helpers
+from envsched_gnn.train.trl.colocate import colocate, engine_arguments
+from envsched_gnn.train.trl.mixin import attach
 from tests.train.tiny_qwen3 import save_tiny_qwen3
+from tests.train.trl import helpers as trl_helpers
 
 pytestmark = [
     pytest.mark.vllm,

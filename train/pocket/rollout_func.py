@@ -27,12 +27,12 @@ from envsched_gnn.errors import require
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Rollout
 from envsched_gnn.schedule import Scheduler
-from envsched_gnn.train.build import ScheduledGRPO, arguments_of
-from envsched_gnn.train.mixin import OnRound
 from envsched_gnn.train.pocket.engine import PocketEngine
 from envsched_gnn.train.pocket.generate import Completion
 from envsched_gnn.train.pocket.language import END, PAD, UNKNOWN, Language, Reading
 from envsched_gnn.train.pocket.model import MAX_POSITION
+from envsched_gnn.train.trl.build import ScheduledGRPO, arguments_of
+from envsched_gnn.train.trl.mixin import OnRound
 
 
 def pocket_trainer(

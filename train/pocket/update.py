@@ -74,6 +74,8 @@ class Learner:
         self._model, self._config, self._free = model, config, free
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
         self._updates = 0
+        self.grad_norm = 0.0
+        """Of the latest update, before it was clipped."""
 
     def learn(self, groups: Sequence[Sequence[Sample]]) -> None:
         """Update the policy `num_iterations` times from all groups of a round; none has to have variance."""
@@ -109,7 +111,7 @@ class Learner:
             parameter.grad = torch.zeros_like(parameter)
         for start in range(0, len(samples), MICRO_BATCH):
             self._loss(samples[start : start + MICRO_BATCH], weights[start : start + MICRO_BATCH]).backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), MAX_NORM)
+        self.grad_norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), MAX_NORM))
         self._optimizer.step()
 
     def _loss(self, samples: Sequence[Sample], weights: torch.Tensor) -> torch.Tensor:

@@ -77,19 +77,26 @@ def weights(engine: PocketEngine) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in engine.model.parameters()]).clone()
 
 
-Told = tuple[list[list[RolloutGroup]], list[torch.Tensor]]
-"""Groups of each round in rank order; all weights before the first round and after each."""
+Told = tuple[list[list[RolloutGroup]], list[torch.Tensor], list[float]]
+"""Groups of each round in rank order; all weights before the first round and after each; the norm of each gradient."""
 
 
 def by_engine(config: Config, cache: Path) -> Told:
-    groups, states = [], []
+    groups, states, norms = [], [], []
     with engine_of(config, cache) as engine:
+        update = engine._learner._update
+
+        def noted(samples, advantages) -> None:
+            update(samples, advantages)
+            norms.append(engine._learner.grad_norm)
+
+        engine._learner._update = noted
         for step in range(len(ROUNDS)):
             states.append(weights(engine))
             chosen = scheduler().select(step)
             played = {group.group_id: group for group in engine.rollout(chosen)}
             groups.append([played[group_id] for group_id in chosen.group_ids])
-        return groups, [*states, weights(engine)]
+        return groups, [*states, weights(engine)], norms
 
 
 def by_trl(config: Config, cache: Path, folder: Path) -> Told:
@@ -100,8 +107,10 @@ def by_trl(config: Config, cache: Path, folder: Path) -> Told:
             groups.append(list(told))
             states.append(weights(engine))
 
-        pocket_trainer(config, engine, scheduler(), folder, on_round=on_round).train()
-        return groups, [*states, weights(engine)]
+        trainer = pocket_trainer(config, engine, scheduler(), folder, on_round=on_round)
+        trainer.train()
+        norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
+        return groups, [*states, weights(engine)], norms
 
 
 def seen(groups):
@@ -129,17 +138,19 @@ def telling(groups: list[RolloutGroup]) -> int:
 def test_rounds_end_with_the_same_weights(train, cache, tmp_path):
     """Some rollouts crash; the second round has no variance, and momentum alone moves the weights."""
     settings = config(**train)
-    groups, states = by_engine(settings, cache)
+    groups, states, norms = by_engine(settings, cache)
     assert telling(groups[0]) >= 3
     assert telling(groups[1]) == 0
     assert telling(groups[2]) >= 3
     assert sum(None in group.rewards and len(set(group.rewards)) > 2 for group in groups[0]) == 2
     assert {rollout.status for group in groups[0] for rollout in group.rollouts} == {"ok", "truncated", "crashed"}
-    told, theirs = by_trl(settings, cache, tmp_path)
+    told, theirs, same_norms = by_trl(settings, cache, tmp_path)
     assert seen(told) == seen(groups)
     assert (states[-1] - states[0]).abs().max() > RATE
     for mine, other in zip(states, theirs, strict=True):
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
+    assert len(norms) == len(ROUNDS) * settings.train.num_iterations
+    assert norms == pytest.approx(same_norms, rel=1e-4, abs=1e-7)  # Adam's steps alone would not tell a gradient from its double
 
 
 def test_the_prompts_that_trl_logs_are_the_tokens_that_the_policy_reads(cache):

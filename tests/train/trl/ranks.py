@@ -1,6 +1,6 @@
 """What each of two processes does in the tests of distributed training.
 
-    accelerate launch --cpu --num_processes 2 -m tests.train.trl_ranks FOLDER TASK
+    accelerate launch --cpu --num_processes 2 -m tests.train.trl.ranks FOLDER TASK
 
 TASK `train` trains, and again from the checkpoint in the midst of the second round. TASK `break` gives the second process other rows, then
 lets the hook of the first raise, then kills the second in its second round. Each rank writes what came of it to `rank-N.json`.
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from tests.train import trl_helpers as tiny
+from tests.train.trl import helpers as tiny
 
 SETTINGS = {
     "num_iterations": 2,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envsched_gnn.train.machine import GIB
-from envsched_gnn.train.sizes import ModelSize
+from envsched_gnn.train.memory.machine import GIB
+from envsched_gnn.train.memory.sizes import ModelSize
 
 HEAD_TILE = (4096, 32_768)
 """Tokens x vocabulary of the tile in which TRL multiplies the output head: logits of a whole sequence never exist (TRL 1.16, utils.py)."""

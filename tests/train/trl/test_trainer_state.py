@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 
 from envsched_gnn.errors import CheckpointError
 from envsched_gnn.ledger import Ledger
-from envsched_gnn.train import trainer_state
-from envsched_gnn.train.trainer_state import newest_checkpoint
-from tests.train import trl_helpers as tiny
-from tests.train.trl_helpers import ScheduledGRPO, ScheduledRLOO
-from tests.train.trl_run import SETTINGS, run
+from envsched_gnn.train.trl import trainer_state
+from envsched_gnn.train.trl.trainer_state import newest_checkpoint
+from tests.train.trl import helpers as tiny
+from tests.train.trl.helpers import ScheduledGRPO, ScheduledRLOO
+from tests.train.trl.run import SETTINGS, run
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -103,7 +103,7 @@ def test_rloo_resumes_too(tmp_path, kind, steps):
 
 
 def killed(folder, *when):
-    command = [sys.executable, "-W", "ignore", "-m", "tests.train.trl_run", str(folder), *when]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.train.trl.run", str(folder), *when]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=110)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
 

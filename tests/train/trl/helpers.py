@@ -12,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.schedule import EnvSched
-from envsched_gnn.train.mixin import EnvSchedMixin
+from envsched_gnn.train.trl.mixin import EnvSchedMixin
 from tests.schedule.small import graph_of
 
 gc.freeze()  # accelerate collects garbage when a training begins; without the million objects of the libraries that is quick

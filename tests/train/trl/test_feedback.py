@@ -13,14 +13,14 @@ from envsched_gnn.config_training import ModelConfig, TrainConfig
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule import EnvSched
-from envsched_gnn.train import feedback
-from envsched_gnn.train.feedback import Report
-from envsched_gnn.train.language_models import load_model
-from envsched_gnn.train.trl_environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl import feedback
+from envsched_gnn.train.trl.environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.feedback import Report
+from envsched_gnn.train.trl.models import load_model
 from envsched_gnn.train.workers import WorkerPool
-from tests.train import trl_helpers as tiny
 from tests.train.test_run import tiny_pool
-from tests.train.trl_helpers import ScheduledGRPO, ScheduledRLOO
+from tests.train.trl import helpers as tiny
+from tests.train.trl.helpers import ScheduledGRPO, ScheduledRLOO
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")
 FAILED = math.nan

@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Status
-from envsched_gnn.train.feedback import combined
+from envsched_gnn.train.trl.feedback import combined
 
 
 def evaluate(trainer: Any, pool: Pool, rows: Sequence[int], samples: int) -> list[list[float | None]]:

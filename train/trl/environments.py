@@ -33,8 +33,8 @@ from envsched_gnn.errors import ConfigError, PoolError, message
 from envsched_gnn.pool.episode import policy_view
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Task
-from envsched_gnn.train.tool_environment import Floor, ToolEnvironment
-from envsched_gnn.train.tool_methods import END_TURN, Schema, name_of, tool_methods, tool_schemas
+from envsched_gnn.train.trl.tool_environment import Floor, ToolEnvironment
+from envsched_gnn.train.trl.tool_methods import END_TURN, Schema, name_of, tool_methods, tool_schemas
 from envsched_gnn.train.workers import WorkerPool
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """A run that another process can kill: two passes over each round, two micro-batches an update, a checkpoint after every update.
 
-    python -m tests.train.trl_run FOLDER [WHEN NUMBER]
+    python -m tests.train.trl.run FOLDER [WHEN NUMBER]
 
 WHEN: `update` kills before update NUMBER, `round` when round NUMBER has reported, `save` in the midst of checkpoint NUMBER.
 """
@@ -14,8 +14,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from envsched_gnn.ledger import Ledger
-from envsched_gnn.train.trainer_state import newest_checkpoint
-from tests.train import trl_helpers as tiny
+from envsched_gnn.train.trl.trainer_state import newest_checkpoint
+from tests.train.trl import helpers as tiny
 
 SETTINGS = {"num_iterations": 2, "gradient_accumulation_steps": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 1}
 """Four rounds of two updates, so every other checkpoint lies within a round."""

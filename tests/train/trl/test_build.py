@@ -14,9 +14,9 @@ from envsched_gnn.graph.build import build_graph
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import RolloutGroup, Selection
 from envsched_gnn.schedule import EnvSched
-from envsched_gnn.train.build import arguments_of, build_trainer, check
-from envsched_gnn.train.language_models import load_tokenizer
-from envsched_gnn.train.machine import machine_of
+from envsched_gnn.train.memory.machine import machine_of
+from envsched_gnn.train.trl.build import arguments_of, build_trainer, check
+from envsched_gnn.train.trl.models import load_tokenizer
 from envsched_gnn.train.workers import WorkerPool
 from tests.train.test_run import tiny_pool
 
@@ -196,6 +196,6 @@ def test_weights_that_are_not_there(hollow: Path, pool: Pool, scheduler: EnvSche
 
 
 def test_an_engine_that_is_not_installed(pool: Pool, scheduler: EnvSched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envsched_gnn.train.colocate.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("envsched_gnn.train.trl.colocate.importlib.util.find_spec", lambda name: None)
     says = refused(config_of("vllm.mode=colocate"), pool, scheduler, tmp_path)
     assert says.startswith("vllm.mode = 'colocate': there is no package vllm")

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 
 from envsched_gnn.config_training import ModelConfig
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.train.language_models import load_model
-from envsched_gnn.train.sizes import KNOWN, ModelSize, size_of
+from envsched_gnn.train.memory.sizes import KNOWN, ModelSize, size_of
+from envsched_gnn.train.trl.models import load_model
 
 PUBLISHED = {
     "Qwen/Qwen3-0.6B": 596_049_920,

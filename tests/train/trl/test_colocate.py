@@ -16,10 +16,10 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from envsched_gnn.config_training import VllmConfig
 from envsched_gnn.errors import ConfigError, EngineError
-from envsched_gnn.train.colocate import RoundEngine, colocate, engine_arguments, round_seed
 from envsched_gnn.train.session import explained
-from tests.train.counting_llm import CountingLLM
+from envsched_gnn.train.trl.colocate import RoundEngine, colocate, engine_arguments, round_seed
 from tests.train.tiny_qwen3 import save_tiny_qwen3
+from tests.train.trl.counting_llm import CountingLLM
 
 ROUND = ["wake weights", "weights", "forget prefixes", "wake kv_cache", "generate", "sleep"]
 THREE_TURNS = [*ROUND[:4], "generate", "generate", "generate", "sleep"]

@@ -6,9 +6,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.schedule import EnvSched, Uniform
-from envsched_gnn.train.mixin import attach
+from envsched_gnn.train.trl.mixin import attach
 from tests.schedule.small import graph_of
-from tests.train import trl_helpers as tiny
+from tests.train.trl import helpers as tiny
 
 
 @pytest.mark.parametrize(

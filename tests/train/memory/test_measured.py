@@ -11,9 +11,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from envsched_gnn.config import load_config
 from envsched_gnn.config_training import ModelConfig
 from envsched_gnn.pool.load import load_pool
-from envsched_gnn.train.language_models import load_tokenizer
-from envsched_gnn.train.machine import machine_of
-from envsched_gnn.train.memory import Plan, memory_plan, plan_for
+from envsched_gnn.train.memory.machine import machine_of
+from envsched_gnn.train.memory.plan import Plan, memory_plan, plan_for
+from envsched_gnn.train.trl.models import load_tokenizer
 from tests.train.test_run import tiny_pool
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,7 +27,7 @@ from pathlib import Path
 from envsched_gnn.config import load_config
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.schedule import EnvSched
-from envsched_gnn.train.build import build_trainer
+from envsched_gnn.train.trl.build import build_trainer
 from envsched_gnn.train.workers import WorkerPool
 from tests.train.test_run import tiny_pool
 pool, lengths = tiny_pool(), []

@@ -10,10 +10,10 @@ from envsched_gnn.config import Config, load_config
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.train.machine import GIB, Machine, machine_of
-from envsched_gnn.train.memory import Plan, memory_plan, share_of
-from envsched_gnn.train.memory_parts import Batch, Widths, activations, engine_cache, generation, layer_activations, log_probabilities
-from envsched_gnn.train.sizes import KNOWN, ModelSize
+from envsched_gnn.train.memory.machine import GIB, Machine, machine_of
+from envsched_gnn.train.memory.parts import Batch, Widths, activations, engine_cache, generation, layer_activations, log_probabilities
+from envsched_gnn.train.memory.plan import Plan, memory_plan, share_of
+from envsched_gnn.train.memory.sizes import KNOWN, ModelSize
 
 SMALL = ["pool.toolworld.environments=6", "pool.toolworld.tasks=50"]
 LARGE = [

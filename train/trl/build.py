@@ -23,13 +23,13 @@ from envsched_gnn.config_training import TrainConfig
 from envsched_gnn.errors import ConfigError, require
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule import Scheduler
-from envsched_gnn.train.colocate import colocate, engine_arguments
-from envsched_gnn.train.language_models import load_model, load_tokenizer
-from envsched_gnn.train.machine import Machine, machine_of
-from envsched_gnn.train.memory import memory_plan, share_of
-from envsched_gnn.train.mixin import EnvSchedMixin, OnRound
+from envsched_gnn.train.memory.machine import Machine, machine_of
+from envsched_gnn.train.memory.plan import memory_plan, share_of
 from envsched_gnn.train.run import device_of
-from envsched_gnn.train.trl_environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.colocate import colocate, engine_arguments
+from envsched_gnn.train.trl.environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.mixin import EnvSchedMixin, OnRound
+from envsched_gnn.train.trl.models import load_model, load_tokenizer
 from envsched_gnn.train.workers import WorkerPool
 
 CHECKPOINTS = "trainer"

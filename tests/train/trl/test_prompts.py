@@ -15,14 +15,14 @@ from envsched_gnn.config_training import ModelConfig, TrainConfig
 from envsched_gnn.errors import ConfigError, PoolError
 from envsched_gnn.pool import Pool, load_pool
 from envsched_gnn.records import Environment, Task
-from envsched_gnn.train.tool_environment import ToolEnvironment
+from envsched_gnn.train.trl.tool_environment import ToolEnvironment
 from envsched_gnn.train.workers import WorkerPool
 from tests.train.counter import ADD, COUNTER, counter_pool, counter_task, tool_schema
 
 pytest.importorskip("trl", reason="the extra rl is not installed")
 
-from envsched_gnn.train.language_models import load_tokenizer
-from envsched_gnn.train.trl_environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.models import load_tokenizer
 
 
 @pytest.fixture(scope="module")

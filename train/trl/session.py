@@ -29,14 +29,14 @@ from envsched_gnn.files import without_nan
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import RolloutGroup, Selection
-from envsched_gnn.train.build import CHECKPOINTS, build_trainer
 from envsched_gnn.train.evaluation import Evaluations, held_out
 from envsched_gnn.train.loop import Line, Progress, append, cut_metrics, figures
-from envsched_gnn.train.ranks import from_main
 from envsched_gnn.train.run import Opened, folder_of, opened, warn_of_lost_ledger
 from envsched_gnn.train.session import Interrupt, checkpoint_due, evaluate_if_missing, evaluations_of, explained
-from envsched_gnn.train.trainer_state import load_scheduler, newest_checkpoint
-from envsched_gnn.train.trl_evaluation import evaluate
+from envsched_gnn.train.trl.build import CHECKPOINTS, build_trainer
+from envsched_gnn.train.trl.evaluation import evaluate
+from envsched_gnn.train.trl.ranks import from_main
+from envsched_gnn.train.trl.trainer_state import load_scheduler, newest_checkpoint
 from envsched_gnn.train.workers import WorkerPool
 
 ENGINE = "engine/seconds_"

@@ -23,9 +23,9 @@ from tests.train.counter import ADD, COUNTER, counter_pool
 
 pytest.importorskip("trl", reason="the extra rl is not installed")
 
-from envsched_gnn.train.language_models import load_model
-from envsched_gnn.train.mixin import EnvSchedMixin
-from envsched_gnn.train.trl_environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.environments import attach_environments, dataset_of, environment_factories, environment_reward
+from envsched_gnn.train.trl.mixin import EnvSchedMixin
+from envsched_gnn.train.trl.models import load_model
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from tests.train.counter import ADD, COUNTER, call, counter_pool, counter_task, 
 
 pytest.importorskip("trl", reason="the extra rl is not installed")
 
-from envsched_gnn.train.language_models import load_model
-from envsched_gnn.train.trl_environments import attach_environments, dataset_of, environment_factories, environment_name, environment_reward
+from envsched_gnn.train.trl.environments import attach_environments, dataset_of, environment_factories, environment_name, environment_reward
+from envsched_gnn.train.trl.models import load_model
 
 Say = dict[str, list[str]]
 

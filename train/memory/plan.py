@@ -18,9 +18,9 @@ from envsched_gnn.errors import ConfigError
 from envsched_gnn.pool.episode import policy_view
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Task
-from envsched_gnn.train.machine import GIB, Machine, machine_of
-from envsched_gnn.train.memory_cures import cures
-from envsched_gnn.train.memory_parts import (
+from envsched_gnn.train.memory.cures import cures
+from envsched_gnn.train.memory.machine import GIB, Machine, machine_of
+from envsched_gnn.train.memory.parts import (
     ENGINE_OVERHEAD,
     Batch,
     Part,
@@ -32,7 +32,7 @@ from envsched_gnn.train.memory_parts import (
     pocket_generation,
     scheduler,
 )
-from envsched_gnn.train.sizes import ModelSize, size_of
+from envsched_gnn.train.memory.sizes import ModelSize, size_of
 
 RESERVE = 0.05
 """Share of a device that is left to fragmentation (ours)."""

@@ -17,7 +17,7 @@ from envsched_gnn.errors import EnvironmentFailureError, EnvSchedError, PoolErro
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Status, Task
 from envsched_gnn.train.environments import Observation, WorkerEnvironment
-from envsched_gnn.train.tool_methods import END_TURN, Schema, name_of
+from envsched_gnn.train.trl.tool_methods import END_TURN, Schema, name_of
 from envsched_gnn.train.workers import RolloutFailure, WorkerPool
 
 ACTIVE = 64

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.train.language_models import TINY, TINY_POSITIONS, TINY_VOCABULARY
+from envsched_gnn.train.trl.models import TINY, TINY_POSITIONS, TINY_VOCABULARY
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 """Kinds of model whose parameters `ModelSize` counts by formula; others are counted from an instance without memory."""

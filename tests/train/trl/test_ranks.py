@@ -19,7 +19,7 @@ def launched(folder, task, *, seconds=200):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.train.trl_ranks", str(folder), task]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.train.trl.ranks", str(folder), task]
     with ExitStack() as stack:
         ranks = []
         for rank in range(2):

@@ -9,11 +9,11 @@ from trl import GRPOTrainer, RLOOTrainer
 from envsched_gnn.config import SelectConfig
 from envsched_gnn.errors import ConfigError, EnvSchedError
 from envsched_gnn.schedule import EnvSched, Uniform
-from envsched_gnn.train import mixin
-from envsched_gnn.train.mixin import EnvSchedMixin, attach
+from envsched_gnn.train.trl import mixin
+from envsched_gnn.train.trl.mixin import EnvSchedMixin, attach
 from tests.schedule.small import graph_of
-from tests.train import trl_helpers as tiny
-from tests.train.trl_helpers import ScheduledGRPO, ScheduledRLOO
+from tests.train.trl import helpers as tiny
+from tests.train.trl.helpers import ScheduledGRPO, ScheduledRLOO
 
 BOTH = pytest.mark.parametrize("kind", [ScheduledGRPO, ScheduledRLOO])
 

@@ -1,0 +1,1 @@
+"""Training language models with TRL: scheduling, environments, rollout engine and checkpoints of its trainers."""
