@@ -16,7 +16,7 @@ from envsched_gnn.train.memory.plan import Plan, memory_plan, plan_for
 from envsched_gnn.train.trl.models import load_tokenizer
 from tests.train.test_run import tiny_pool
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SETTINGS = [
     *("model.kind=language_model", "run.device=cpu", "run.steps=1", "select.batch_size=2", "rollout.num_rollouts=2"),
     *("train.max_completion_tokens=32", "train.checkpoint_every=100", "train.learning_rate=0.001"),

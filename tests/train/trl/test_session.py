@@ -34,7 +34,7 @@ from envsched_gnn.train.workers import WorkerPool
 from tests.train.test_run import tiny_pool
 from tests.train.test_session import Told
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 STEPS = 3
 CHANCE = Check(code="import os\ndef check_func(final_state):\n    return os.urandom(1)[0] < 128")
 """Rewards of training differ, so that there is something to learn."""

@@ -22,7 +22,7 @@ from tests.train.trl import helpers as tiny
 from tests.train.trl.helpers import ScheduledGRPO, ScheduledRLOO
 from tests.train.trl.run import SETTINGS, run
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def weights(trainer):
