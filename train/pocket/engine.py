@@ -31,6 +31,8 @@ from envsched_gnn.train.pocket.warm_start import warm_model
 from envsched_gnn.train.workers import Outcome, WorkerPool
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envsched_gnn" / "pocket"
+AT_ONCE = 512
+"""Rollouts generated at once: more do not fit the processor's cache (ours)."""
 LOOK = 256
 """Tasks on which the warm start looks whether it has taught enough (ours)."""
 
@@ -148,15 +150,20 @@ class PocketEngine:
         return completions
 
     def _generate(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
-        return generate(
-            model,
-            [self.reading(row).ids for row in rows],
-            samples=samples,
-            max_new_tokens=self._train.max_completion_tokens,
-            generator=torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7])),
-            temperature=self._train.temperature,
-            free=self._free,
-        )
+        generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
+        at_once = max(AT_ONCE // samples, 1)
+        completions: list[list[Completion]] = []
+        for start in range(0, len(rows), at_once):
+            completions += generate(
+                model,
+                [self.reading(row).ids for row in rows[start : start + at_once]],
+                samples=samples,
+                max_new_tokens=self._train.max_completion_tokens,
+                generator=generator,
+                temperature=self._train.temperature,
+                free=self._free,
+            )
+        return completions
 
     def play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
         """(position, outcomes) of each task as it finishes: its completions, executed."""
