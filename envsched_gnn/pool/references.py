@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 KEY = "$result"
+DEPTH = 8
+"""Levels of a result that are searched for an identifier (ours)."""
+LONGEST = 200
+"""Characters of an identifier; a longer text is none (ours)."""
 
 
 def reference(call: int) -> dict[str, int]:
@@ -38,18 +42,23 @@ def _at(found: Sequence[str], call: int) -> str:
     return found[call] if 0 <= call < len(found) else ""
 
 
-def first_identifier(result: Any) -> str:
+def first_identifier(result: Any, depth: int = DEPTH) -> str:
     """The first text under a key that ends in `id`, depth first, in the order of the result; empty if there is none.
 
     Records of a list with a flag that is off (a value False, as in `"is_active": false`) come after those without.
+
+    Args:
+        depth: levels that are looked into, so that a result may hold itself.
     """
+    if not depth:
+        return ""
     if type(result) is dict:
         for key, value in result.items():
-            text = value if isinstance(value, str) and str(key).endswith("id") else first_identifier(value)
-            if text:
+            text = value if isinstance(value, str) and str(key).endswith("id") else first_identifier(value, depth - 1)
+            if text and len(text) <= LONGEST:
                 return text
     elif type(result) is list or type(result) is tuple:
-        return next(filter(None, map(first_identifier, sorted(result, key=_switched_off))), "")
+        return next(filter(None, (first_identifier(entry, depth - 1) for entry in sorted(result, key=_switched_off))), "")
     return ""
 
 

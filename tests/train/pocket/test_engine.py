@@ -12,8 +12,10 @@ from envsched_gnn.config import RolloutConfig
 from envsched_gnn.config_training import ModelConfig, TrainConfig
 from envsched_gnn.errors import ConfigError, PoolError
 from envsched_gnn.pool.pool import Pool
+from envsched_gnn.records import Environment, Task
 from envsched_gnn.train.pocket.engine import PocketEngine
-from tests.train.pocket.pools import breaking, selection, shop, toolworld
+from tests.train.pocket.pools import SHOP_TOOLS, breaking, selection, shop, toolworld
+from tests.train.pocket.test_language import HOSTILE_TOOLS
 
 MODEL = ModelConfig(hidden_size=32, layers=1, warm_start_batches=75, warm_start_reward=0.4)
 TRAIN = TrainConfig(learning_rate=1e-3, warmup_steps=0, max_completion_tokens=16)
@@ -185,3 +187,23 @@ def test_an_engine_can_be_taken_back(cache):
         assert not torch.equal(weights(policy), moved)
         rounds(policy, 0)
         assert torch.equal(weights(policy), moved)
+
+
+def test_odd_pools_are_played(tmp_path):
+    """Tools of odd names and schemas, prompts of all kinds, an environment that cannot be executed: the rest learns."""
+    prompts = ["Open it.", "", "日本 \ud800 <end> ()", " and ".join(f'"Name {n}"' for n in range(100)), "9" * 5000]
+    odd = shop(prompts, tools=(*SHOP_TOOLS, *HOSTILE_TOOLS))
+    tasks = [replace(odd.tasks[0], ground_truth=[{"name": "open_door", "arguments": {}}], info={"taught": True, "held_out": True})]
+    away = Environment(env_id="away", env_type="mcp", tools=SHOP_TOOLS)
+    pool = replace(
+        odd, environments=(*odd.environments, away), tasks=(*tasks, *odd.tasks[1:], Task(env_id="away", task_id="t", prompt="Go."))
+    )
+    for own_tools in (True, False):
+        model = ModelConfig(hidden_size=16, layers=1, warm_start_batches=5, own_tools=own_tools)
+        with engine(tmp_path, pool, model=model, train=replace(TRAIN, temperature=3.0)) as policy:
+            groups = {group.key: group for group in policy.rollout(selection(pool, 0, range(1, 6)))}
+            statuses = {key: {rollout.status for rollout in group.rollouts} for key, group in groups.items()}
+            assert statuses.pop("away/t") == {"crashed"}
+            assert set.union(*statuses.values()) <= {"ok", "truncated", "crashed"}
+            assert all(rollout.reward is not None or rollout.status == "crashed" for group in groups.values() for rollout in group.rollouts)
+            assert torch.isfinite(weights(policy)).all()
