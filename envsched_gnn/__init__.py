@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from envsched_gnn.schedule.explain import Explanation
     from envsched_gnn.schedule.uniform import Uniform
     from envsched_gnn.train.engine import ScriptedEngine
+    from envsched_gnn.train.trl.mixin import EnvSchedMixin, attach
+    from envsched_gnn.train.trl.trainer_state import newest_checkpoint
 
 __all__ = [
     "Config",
     "EnvSched",
+    "EnvSchedMixin",
     "Explanation",
     "LoadReport",
     "Pick",
@@ -31,13 +34,16 @@ __all__ = [
     "ScriptedEngine",
     "Selection",
     "Uniform",
+    "attach",
     "build_graph",
     "load_config",
+    "newest_checkpoint",
 ]
 
 _HOME = {
     "Config": "config",
     "EnvSched": "schedule.envsched",
+    "EnvSchedMixin": "train.trl.mixin",
     "Explanation": "schedule.explain",
     "LoadReport": "records",
     "Pick": "records",
@@ -48,8 +54,10 @@ _HOME = {
     "ScriptedEngine": "train.engine",
     "Selection": "records",
     "Uniform": "schedule.uniform",
+    "attach": "train.trl.mixin",
     "build_graph": "graph.build",
     "load_config": "config",
+    "newest_checkpoint": "train.trl.trainer_state",
 }
 """Module of each public name."""
 

@@ -1,6 +1,6 @@
 """Whole files: written so that a reader, or a kill at any moment, finds the old content or the new, never a part.
 
-Knows: temporary files, what makes a rename durable, which numbers JSON lacks.
+Knows: temporary files, what makes a rename durable, which numbers JSON lacks, where a user's cache is.
 Does not know: what stands in a file.
 """
 
@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: `$XDG_CACHE_HOME/envsched_gnn`, `~/.cache/envsched_gnn` where that is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envsched_gnn"
 
 
 @contextmanager

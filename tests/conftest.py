@@ -1,18 +1,32 @@
 """Fixtures for all tests: devices, shared data, and run-time checks of tensor shapes."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
+from envsched_gnn.files import cache_folder
 from tests import typecheck
 
 GREEDY = ("coverage", "exposure", "greedy", "keys", "quotas", "redundancy")
 SHAPED = ("ops", "history", "graph.similarity", "graph.neighbors", "predict", *(f"schedule.{part}" for part in GREEDY))
 install_import_hook([f"envsched_gnn.{part}" for part in SHAPED], f"{typecheck.__name__}.typecheck")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of the tests' own, but for SmolLM2, which is read where the user has it: half a gigabyte."""
+    own = tmp_path_factory.mktemp("cache")
+    (own / "envsched_gnn").mkdir()
+    for folder in cache_folder().glob("smollm2-*"):
+        (own / "envsched_gnn" / folder.name).symlink_to(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(own))
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envsched_gnn.files import replacing, without_nan, write_atomic
+from envsched_gnn.files import cache_folder, replacing, without_nan, write_atomic
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -53,3 +53,11 @@ def test_a_missing_folder_is_an_os_error(tmp_path: Path) -> None:
 
 def test_json_lacks_nan_and_infinity() -> None:
     assert without_nan({"a": [1.5, math.nan, (math.inf, 2)], "b": "x"}) == {"a": [1.5, None, [None, 2]], "b": "x"}
+
+
+def test_the_cache_is_where_the_desktop_standard_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own" / "envsched_gnn"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache" / "envsched_gnn"

@@ -10,6 +10,7 @@ from envsched_gnn.schedule import EnvSched, Uniform
 NAMES = [
     "Config",
     "EnvSched",
+    "EnvSchedMixin",
     "Explanation",
     "LoadReport",
     "Pick",
@@ -20,8 +21,10 @@ NAMES = [
     "ScriptedEngine",
     "Selection",
     "Uniform",
+    "attach",
     "build_graph",
     "load_config",
+    "newest_checkpoint",
 ]
 VERBS = {
     "cancel": "(group_ids)",
@@ -73,3 +76,8 @@ def test_constructor():
 def test_importing_the_package_imports_no_torch():
     code = "import envsched_gnn, sys; dir(envsched_gnn); envsched_gnn.load_config; envsched_gnn.Pool; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_scheduler_needs_no_trainer():
+    code = "import sys; from envsched_gnn import EnvSched, newest_checkpoint; print({'trl', 'datasets'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -29,7 +29,7 @@ from envsched_gnn.config import Config, load_config
 from envsched_gnn.errors import CheckpointError, EnvSchedError, GraphError
 from envsched_gnn.eval.headline.arms import ARMS, Arm, scheduler_of
 from envsched_gnn.eval.headline.oracle import Oracle
-from envsched_gnn.files import without_nan, write_atomic
+from envsched_gnn.files import cache_folder, without_nan, write_atomic
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.pool.load import load_pool
@@ -51,7 +51,6 @@ FEW = 5
 CHECKPOINT_EVERY = 10
 FINAL = (1000, 4)
 """Held-out tasks and rollouts of each in the last evaluation (the experiment's protocol)."""
-CACHE = Path.home() / ".cache" / "envsched_gnn" / "graphs"
 
 
 @dataclass(kw_only=True)
@@ -214,7 +213,7 @@ def make(root: Path, pool_name: str, arm: Arm, seed: int, overrides: Sequence[st
 
 def graph_of(pool: Pool) -> HeteroData:
     """The pool's graph, built once for all arms."""
-    path = CACHE / f"{pool.content_hash[:24]}.pt"
+    path = cache_folder() / "graphs" / f"{pool.content_hash[:24]}.pt"
     try:
         return load_graph(path)
     except (GraphError, OSError):

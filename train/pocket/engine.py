@@ -7,7 +7,6 @@ Does not know: schedulers, ledgers, how any stage works.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from transformers import Qwen3ForCausalLM
 from envsched_gnn.config import RolloutConfig
 from envsched_gnn.config_training import ModelConfig, TrainConfig
 from envsched_gnn.errors import PoolError, message
+from envsched_gnn.files import cache_folder
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import REWARDED, Rollout, RolloutGroup, Selection, Status
 from envsched_gnn.train.pocket.generate import Completion, generate
@@ -30,7 +30,6 @@ from envsched_gnn.train.pocket.update import Learner, Sample
 from envsched_gnn.train.pocket.warm_start import warm_model
 from envsched_gnn.train.workers import Outcome, WorkerPool
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envsched_gnn" / "pocket"
 AT_ONCE = 512
 """Rollouts generated at once: more do not fit the processor's cache (ours)."""
 LOOK = 256
@@ -45,7 +44,7 @@ class PocketEngine:
     Args:
         pool: python_class environments with some tasks of gold trajectories set aside to teach from (`pool.taught_share`).
         seed: of the sampling. The policy before RL does not depend on it, but on the pool, `model`, and how `train` samples.
-        cache: where warm-started policies are kept.
+        cache: where warm-started policies are kept; by default a folder of the user's cache.
 
     Raises:
         PoolError: there is nothing to teach the policy from, or nothing to train on, or a task is too long to read.
@@ -53,7 +52,7 @@ class PocketEngine:
     """
 
     def __init__(
-        self, pool: Pool, model: ModelConfig, train: TrainConfig, rollout: RolloutConfig, seed: int, *, cache: Path = CACHE
+        self, pool: Pool, model: ModelConfig, train: TrainConfig, rollout: RolloutConfig, seed: int, *, cache: Path | None = None
     ) -> None:
         self.pool, self._train, self._num_rollouts, self._seed = pool, train, rollout.num_rollouts, seed
         self.language = Language(pool)
@@ -66,7 +65,7 @@ class PocketEngine:
         self.timings: dict[str, float] = {}
         try:
             sampling = (train.temperature, train.max_completion_tokens)
-            self.model = warm_model(pool, self.language, model, self._workers, self._solved, cache, sampling)
+            self.model = warm_model(pool, self.language, model, self._workers, self._solved, cache or cache_folder() / "pocket", sampling)
             self._learner = Learner(self.model, train, self._free)
         except BaseException:
             self.close()

@@ -8,7 +8,6 @@ Models made here are kept in `$XDG_CACHE_HOME/envsched_gnn` (`~/.cache/envsched_
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsched_gnn.config_training import ModelConfig
 from envsched_gnn.errors import ConfigError, message
+from envsched_gnn.files import cache_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -141,7 +141,7 @@ def _with_adapter(model: Any, rank: int) -> Any:
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache, made if it is not there; another process sees it whole or not at all."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envsched_gnn"
+    cache = cache_folder()
     place = cache / name
     if place.is_dir():
         return place
