@@ -5,7 +5,7 @@
 Knows: the order of a step, what a run writes, which runs there are and in which order they are made.
 Does not know: how a policy learns, how picks are made, what is computed from the runs.
 
-A run is `ROOT/POOL/ARM/SEED/`: steps.jsonl, evaluations.jsonl, a checkpoint every ten steps, done.json at the end. The same command goes on
+A run is `ROOT/POOL/ARM/SEED/`: steps.jsonl, evaluations.jsonl, a checkpoint before each evaluation, done.json at the end. The same command goes on
 where it was stopped. The seed is that of the pool, of the sampling and of the scheduler; arms of one seed share pool and first policy.
 """
 
@@ -48,7 +48,6 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "headline"
 SEEDS = {"main": {"uniform": 10, "paper": 10, "default": 10, "oracle": 10}, "control": {}, "unclustered": {}}
 """Seeds of a pool's arms where they are not FEW; arms of the other pools are the four that `main` names."""
 FEW = 5
-CHECKPOINT_EVERY = 10
 FINAL = (1000, 4)
 """Held-out tasks and rollouts of each in the last evaluation (the experiment's protocol)."""
 
@@ -71,10 +70,9 @@ class Run:
         """All steps that are missing, then the last evaluation."""
         step = self._restore()
         while not self._over(step):
-            if step % CHECKPOINT_EVERY == 0:
+            if step % self.config.evaluate.every == 0:
                 self._save(step)
-                if step % self.config.evaluate.every == 0:
-                    self._evaluate(step, self.config.evaluate.tasks, self.config.evaluate.samples)
+                self._evaluate(step, self.config.evaluate.tasks, self.config.evaluate.samples)
             self._step(step)
             step += 1
         self._evaluate(step, self.config.evaluate.tasks, self.config.evaluate.samples)
