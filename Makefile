@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test test-vllm lint speed clean
+.PHONY: setup demo test test-slow test-vllm lint speed clean
 
 setup: $(VENV)/.ready
 
@@ -24,10 +24,14 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/envsched run -c configs/toolworld.toml
+	$(BIN)/envsched train -c configs/pocket.toml
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not slow'
+
+# Real weights, other processes, kills: each takes from half a minute to some minutes.
+test-slow: setup
+	$(BIN)/python -m pytest -m slow --durations=0
 
 # vLLM on CPUs, in an environment of its own: it holds transformers and others at versions of its choice.
 # torchvision and its like come with it, do not fit a CPU torch, and are not needed for text.

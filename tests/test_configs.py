@@ -16,6 +16,7 @@ from envsched_gnn.pool.load import load_pool
 from envsched_gnn.schedule import EnvSched
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+HEADLINE = sorted((CONFIGS[0].parent / "headline").glob("*.toml"))
 TRAINING = ("qwen3_1.7b", "qwen3_4b", "qwen3_8b", "qwen3_27b_lora", "reproduction_24gb", "smollm2")
 SMALL = ("pool.toolworld.environments=8", "pool.toolworld.tasks=20", "vllm.mode=off", "run.device=cpu")
 
@@ -36,6 +37,18 @@ def test_it_parses(path: Path) -> None:
     config = load_config(path)
     assert config.run.name == path.stem
     assert config.run.policy == "envsched"
+
+
+@pytest.mark.parametrize("path", HEADLINE, ids=lambda path: path.stem)
+def test_pools_of_the_headline_experiment_parse_and_hold_a_run(path: Path) -> None:
+    config = load_config(path)
+    assert (config.run.name, config.run.steps, config.model.kind) == (path.stem, 120, "pocket")
+    assert (config.select.batch_size, config.rollout.num_rollouts) == (64, 8)
+    pool = pool_of(config.pool)
+    trained = {task.env_id for task in pool.tasks if not task.held_out}
+    evaluated = [task for task in pool.tasks if task.held_out and not task.taught]
+    assert sum(task.taught for task in pool.tasks) > 0
+    assert min(sum(task.env_id in trained for task in evaluated), sum(task.env_id not in trained for task in evaluated)) >= 250
 
 
 @pytest.mark.parametrize("name", TRAINING[:4])
