@@ -29,7 +29,7 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -m 'not slow'
 
-# Real weights, other processes, kills: each takes from half a minute to some minutes.
+# Real weights (6 GB), several processes, kills: half a minute each, SmolLM2 some minutes; nine minutes in all beside other work.
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --durations=0
 

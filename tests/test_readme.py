@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"^```(python|bash)\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_blocks_run(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     assert any(language == "python" for language, _ in BLOCKS), "the README has lost its example"
