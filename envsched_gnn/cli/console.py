@@ -30,7 +30,7 @@ USER_ERROR = 1
 
 
 def cured(verb: Callable[P, R]) -> Callable[P, R]:
-    """Print an EnvSchedError, or what the file system refuses, as one sentence without a traceback, and exit with 1."""
+    """Print an EnvSchedError, what the file system refuses, or a package that is missing, as one sentence, no traceback; exit with 1."""
 
     @functools.wraps(verb)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -38,6 +38,11 @@ def cured(verb: Callable[P, R]) -> Callable[P, R]:
             return verb(*args, **kwargs)
         except EnvSchedError as error:
             say(f"error: {error}")
+            raise typer.Exit(USER_ERROR) from None
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("envsched_gnn"):
+                raise
+            say(f"error: the package {error.name} is not installed. Install what training needs: pip install 'envsched-gnn[rl]'.")
             raise typer.Exit(USER_ERROR) from None
         except BrokenPipeError:  # the reader of stdout has gone, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -133,3 +133,14 @@ def test_doctor() -> None:
     for name in ("python", "torch", "torch-geometric", "devices", "workers", "writing"):
         assert states[name] == "ok"
     assert set(states.values()) <= {"ok", "missing"}
+
+
+def test_a_package_that_training_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.delitem(sys.modules, "envsched_gnn.train.pocket.language", raising=False)
+    (tmp_path / "c.toml").write_text("[pool.toolworld]\nenvironments = 2\ntasks = 4\n")
+    result = CliRunner().invoke(app, ["doctor", "-c", str(tmp_path / "c.toml")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "error: the package tokenizers is not installed. Install what training needs: pip install 'envsched-gnn[rl]'.\n"
+    )
