@@ -5,8 +5,9 @@
 Knows: the order of a step, what a run writes, which runs there are and in which order they are made.
 Does not know: how a policy learns, how picks are made, what is computed from the runs.
 
-A run is `ROOT/POOL/ARM/SEED/`: steps.jsonl, evaluations.jsonl, a checkpoint before each evaluation, done.json at the end. The same command goes on
-where it was stopped. The seed is that of the pool, of the sampling and of the scheduler; arms of one seed share pool and first policy.
+A run is `ROOT/POOL/ARM/SEED/`: settings.json, steps.jsonl, evaluations.jsonl, a checkpoint before each evaluation, done.json at the end. The
+same command goes on where it was stopped. The seed is that of the pool, of the sampling and of the scheduler; arms of one seed share pool
+and first policy.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config import Config, load_config
-from envsched_gnn.errors import CheckpointError, EnvSchedError, GraphError
+from envsched_gnn.config import Config, flatten, load_config, to_table
+from envsched_gnn.errors import ConfigError, EnvSchedError, GraphError
 from envsched_gnn.eval.headline.arms import ARMS, Arm, scheduler_of
 from envsched_gnn.eval.headline.oracle import Oracle
 from envsched_gnn.files import cache_folder, without_nan, write_atomic
@@ -36,7 +38,6 @@ from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import RolloutGroup, Selection
 from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.metrics import ZERO_VARIANCE, rank_correlation
 from envsched_gnn.schedule.uniform import Uniform
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.evaluation import held_out, summary
@@ -45,9 +46,11 @@ from envsched_gnn.train.loop import append, figures
 from envsched_gnn.train.pocket.engine import PocketEngine
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "headline"
-SEEDS = {"main": {"uniform": 10, "paper": 10, "default": 10, "oracle": 10}, "control": {}, "unclustered": {}}
-"""Seeds of a pool's arms where they are not FEW; arms of the other pools are the four that `main` names."""
-FEW = 5
+POOLS = ("main", "control", "unclustered")
+FOUR: tuple[Arm, ...] = ("uniform", "paper", "default", "oracle")
+"""The arms of every pool; the others are run on the main pool alone."""
+MANY, FEW = 10, 5
+"""Seeds of these four on the main pool, and of everything else (the experiment's protocol)."""
 FINAL = (1000, 4)
 """Held-out tasks and rollouts of each in the last evaluation (the experiment's protocol)."""
 
@@ -91,7 +94,8 @@ class Run:
                 self.scheduler.look(step, self.engine.evaluate)
         selections, groups = self._filtered(step) if self.arm == "dapo" else self._plain(step)
         picks = Selection(step=step, picks=tuple(pick for selection in selections for pick in selection.picks))
-        line = {"step": step, **figures(self.pool, picks, groups), "spearman": self._spearman(picks, groups)}
+        correlation = self.scheduler.metrics().get("envsched/round/rank_correlation")
+        line = {"step": step, **figures(self.pool, picks, groups), "spearman": correlation}
         self.charged += line["rollouts"]
         line |= {"charged": self.charged} | {f"seconds_{stage}": round(value, 4) for stage, value in self.seconds.items()}
         append(self.folder / "steps.jsonl", without_nan(line))
@@ -131,14 +135,6 @@ class Run:
         self.seconds |= self.engine.timings
         return selections, groups
 
-    def _spearman(self, selection: Selection, groups: Sequence[RolloutGroup]) -> float | None:
-        """Rank correlation of predicted with realised variance; None for a scheduler that predicts nothing."""
-        predicted = {pick.group_id: pick.predicted_variance for pick in selection.picks}
-        if self.arm == "default":
-            predicted = {pick.group_id: pick.p_informative for pick in selection.picks}
-        pairs = [(predicted[group.group_id], _variance(group)) for group in groups]
-        return rank_correlation([p for p, _ in pairs], [v for _, v in pairs])
-
     def _evaluate(self, step: int, tasks: int, samples: int, *, final: bool = False) -> None:
         chosen = held_out(self.pool, tasks)
         rewards = self.engine.evaluate([*chosen.tasks, *chosen.environments], samples)
@@ -177,22 +173,15 @@ class Run:
         return step
 
 
-def _variance(group: RolloutGroup) -> float:
-    valid = torch.tensor([reward for reward in group.rewards if reward is not None], dtype=torch.float64)
-    variance = float(valid.var(correction=0)) if len(valid) else 0.0
-    return variance if variance > ZERO_VARIANCE else 0.0
-
-
 def _cut(path: Path, step: int) -> None:
     """Keep the lines of steps before `step`."""
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     write_atomic(path, b"".join(line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] < step))
 
 
-def config_of(pool: str, arm: Arm, seed: int, overrides: Sequence[str] = ()) -> Config:
-    """The settings of a run: the pool's file, with the seed and the arm's learning rate."""
-    path = CONFIGS / f"{pool}.toml"
-    return load_config(path, [f"pool.toolworld.seed={seed}", f"run.seed={seed}", *overrides])
+def config_of(pool: str, seed: int, overrides: Sequence[str] = ()) -> Config:
+    """The settings of a run: the pool's file, with the seed."""
+    return load_config(CONFIGS / f"{pool}.toml", [f"pool.toolworld.seed={seed}", f"run.seed={seed}", *overrides])
 
 
 def make(root: Path, pool_name: str, arm: Arm, seed: int, overrides: Sequence[str] = ()) -> None:
@@ -201,12 +190,26 @@ def make(root: Path, pool_name: str, arm: Arm, seed: int, overrides: Sequence[st
     if (folder / "done.json").is_file():
         return
     torch.set_num_threads(1)
-    config = config_of(pool_name, arm, seed, overrides)
+    config = config_of(pool_name, seed, overrides)
     with locked(folder):
         pool = load_pool(config.pool)
+        _require_same(folder / "settings.json", {"pool_hash": pool.content_hash, **to_table(config)})
         scheduler = scheduler_of(arm, config, pool, graph_of(pool))
         with PocketEngine(pool, config.model, config.train, config.rollout, config.run.seed) as engine:
             Run(folder=folder, config=config, arm=arm, pool=pool, scheduler=scheduler, engine=engine).play()
+
+
+def _require_same(path: Path, settings: dict[str, Any]) -> None:
+    """Keep the settings of a run that begins; one that goes on must have the same."""
+    if not path.is_file():
+        write_atomic(path, json.dumps(settings).encode())
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    if kept != settings:
+        here, there = (dict(flatten(table)) for table in (settings, kept))
+        changed = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+        raise ConfigError(
+            f"{path}: a run with other settings ({', '.join(changed)} differ). Give another ROOT, or the same settings to go on."
+        )
 
 
 def graph_of(pool: Pool) -> HeteroData:
@@ -225,13 +228,10 @@ def planned(pools: Sequence[str], arms: Sequence[str], seeds: Sequence[int] | No
     """(pool, arm, seed) of every run, in the order in which they are made: seed by seed, so that what is finished is always balanced."""
     runs = []
     for pool in pools:
-        own = [arm for arm in ARMS if arm in arms and (pool == "main" or arm in SEEDS["main"])]
-        count = {arm: SEEDS[pool].get(arm, FEW) for arm in own}
-        four = [arm for arm in own if arm in SEEDS["main"]]
-        rest = [arm for arm in own if arm not in SEEDS["main"]]
-        for some in (four, rest):
-            for seed in seeds if seeds is not None else range(max(count.values(), default=0)):
-                runs += [(pool, arm, seed) for arm in some if seeds is not None or seed < count[arm]]
+        four = [arm for arm in FOUR if arm in arms]
+        rest = [arm for arm in ARMS if arm in arms and arm not in FOUR] if pool == "main" else []
+        for some, count in ((four, MANY if pool == "main" else FEW), (rest, FEW)):
+            runs += [(pool, arm, seed) for seed in (range(count) if seeds is None else seeds) for arm in some]
     return runs
 
 
@@ -270,7 +270,7 @@ def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.headline.runs", description="Runs of the headline experiment.")
     parser.add_argument("root", type=Path)
-    parser.add_argument("--pool", nargs="*", default=list(SEEDS), choices=list(SEEDS))
+    parser.add_argument("--pool", nargs="*", default=POOLS, choices=POOLS)
     parser.add_argument("--arm", nargs="*", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seed", nargs="*", type=int)
     parser.add_argument("--processes", type=int, default=2)
@@ -283,7 +283,7 @@ def main() -> None:
             make(arguments.root, pool, arm, int(seed), arguments.set)
             return
         failed = make_all(arguments.root, planned(arguments.pool, arguments.arm, arguments.seed), arguments.processes, arguments.set)
-    except (EnvSchedError, CheckpointError) as error:
+    except EnvSchedError as error:
         raise SystemExit(f"error: {error}") from None
     if failed:
         raise SystemExit(f"error: {len(failed)} runs failed: {', '.join(failed)}. Give the same command again to go on with them.")

@@ -9,7 +9,7 @@ import torch
 
 from envsched_gnn import Pool, build_graph
 from envsched_gnn.config import Config, SelectConfig, load_config
-from envsched_gnn.errors import EnvSchedError
+from envsched_gnn.errors import ConfigError, EnvSchedError
 from envsched_gnn.eval.headline import runs
 from envsched_gnn.eval.headline.arms import ARMS, Arm, shuffled, without_relations
 from envsched_gnn.eval.headline.oracle import Oracle, informative_probability
@@ -145,3 +145,11 @@ def test_the_plan_is_balanced_by_seed() -> None:
     assert sum(pool == "control" for pool, _, _ in plan) == 4 * 5
     assert plan.index(("main", "oracle", 9)) < plan.index(("main", "dapo", 0))
     assert runs.planned(["main"], ["uniform", "dapo"], [3]) == [("main", "uniform", 3), ("main", "dapo", 3)]
+
+
+def test_a_run_keeps_its_settings(tmp_path: Path) -> None:
+    runs.make(tmp_path, "main", "uniform", 0, [*SMALL, "run.steps=2"])
+    (tmp_path / "main" / "uniform" / "0" / "done.json").unlink()
+    with pytest.raises(ConfigError, match=r"train\.learning_rate differ\). Give another ROOT"):
+        runs.make(tmp_path, "main", "uniform", 0, [*SMALL, "run.steps=2", "train.learning_rate=1e-3"])
+    runs.make(tmp_path, "main", "uniform", 0, [*SMALL, "run.steps=2"])
