@@ -5,7 +5,7 @@
 Knows: the order of a step, what a run writes, which runs there are and in which order they are made.
 Does not know: how a policy learns, how picks are made, what is computed from the runs.
 
-A run is `ROOT/POOL/ARM/SEED/`: settings.json, steps.jsonl, evaluations.jsonl, a checkpoint before each evaluation, done.json at the end. The
+A run is `ROOT/POOL/ARM/SEED/`: settings.json, steps.jsonl, evaluations.jsonl, a checkpoint before each evaluation, done.json at last. The
 same command goes on where it was stopped. The seed is that of the pool, of the sampling and of the scheduler; arms of one seed share pool
 and first policy.
 """
