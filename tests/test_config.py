@@ -10,9 +10,8 @@ from envsched_gnn.errors import ConfigError
 KEYS = """
 evaluate.every evaluate.samples evaluate.tasks
 graph.cross_neighbors graph.within_neighbors
-model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.own_tools
-model.path model.warm_start_batches
-model.warm_start_reward
+model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.own_tools model.path
+model.warm_start_batches model.warm_start_reward
 pool.bfcl_graded pool.environment_rule pool.path pool.taught_share
 pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth pool.toolworld.environments
 pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible pool.toolworld.max_operations
@@ -23,8 +22,8 @@ run.device run.folder run.name run.policy run.seed run.steps
 select.batch_size select.consecutive select.coverage_share select.penalty select.penalty_threshold select.quarantine_after
 train.algorithm train.checkpoint_every train.gradient_checkpointing train.kl train.learning_rate train.loss_type
 train.max_completion_tokens train.max_prompt_tokens train.max_turns train.micro_batch train.num_iterations train.scale_rewards
-train.schedule train.temperature train.tool_error_budget train.top_p train.warmup_steps
-vllm.max_model_length vllm.memory_share vllm.mode vllm.sleep
+train.schedule train.shard train.temperature train.tool_error_budget train.top_p train.warmup_steps
+vllm.max_model_length vllm.memory_share vllm.mode vllm.sleep vllm.tensor_parallel
 """
 """Every key that has a value by default; `select.per_round` and `select.rolling` have none."""
 

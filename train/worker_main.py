@@ -91,7 +91,7 @@ class Player:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Serve one request; every failure of the environment becomes a `failed` reply."""
-        self._request = request["id"]
+        self._request, self._told = request["id"], 0.0
         violations.clear()
         try:
             self._hold(request)
