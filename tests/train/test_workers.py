@@ -84,16 +84,16 @@ CRASHES = {
     "subprocess": ("        subprocess.run(['sleep', '100'])", "subprocess.Popen"),
     "close_fds": ("        os.closerange(0, 200)", "environment code closed|Bad file descriptor|exit code"),
     "channel_garbage": (
-        "        for fd in range(3, 20):\n            try: os.write(fd, b'\\0\\0\\0\\5hello')\n            except OSError: pass",
+        "        for fd in range(3, 400):\n            try: os.write(fd, b'\\0\\0\\0\\5hello')\n            except OSError: pass",
         "no reply",
     ),
     "channel_flood": (
-        "        for fd in range(3, 20):\n            try: os.write(fd, b'\\xff' * 4096)\n            except OSError: pass",
+        "        for fd in range(3, 400):\n            try: os.write(fd, b'\\xff' * 4096)\n            except OSError: pass",
         "over 1048576 bytes",
     ),
     "channel_pickle": (
         "        import json\n        b = json.dumps({'id': 1, 'done': {'reward': 99}}).encode()\n"
-        "        for fd in range(3, 20):\n"
+        "        for fd in range(3, 400):\n"
         "            try: os.write(fd, len(b).to_bytes(4, 'big') + b)\n            except OSError: pass",
         "no reply|reward 99",
     ),
