@@ -28,7 +28,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config, flatten, load_config, to_table
-from envsched_gnn.errors import ConfigError, EnvSchedError, GraphError
+from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError, GraphError
 from envsched_gnn.eval.headline.arms import ARMS, Arm, scheduler_of
 from envsched_gnn.eval.headline.oracle import Oracle
 from envsched_gnn.files import cache_folder, without_nan, write_atomic
@@ -157,7 +157,8 @@ class Run:
         self.seconds[stage] = time.perf_counter() - begin
 
     def _save(self, step: int) -> None:
-        state = {"step": step, "charged": self.charged, "scheduler": self.scheduler.state_dict(), "engine": self.engine.state_dict()}
+        parts = {"scheduler": self.scheduler.state_dict(), "engine": self.engine.state_dict()}
+        state = {"step": step, "charged": self.charged, "pool_hash": self.pool.content_hash, **parts}
         checkpoint.save(self.folder / "checkpoint", step, state)
 
     def _restore(self) -> int:
@@ -165,6 +166,8 @@ class Run:
         state, _ = checkpoint.load_newest(self.folder / "checkpoint")
         step = 0
         if state is not None:
+            if state["pool_hash"] != self.pool.content_hash:
+                raise CheckpointError(f"{self.folder}: begun on another pool: the generator has changed since. Give another ROOT.")
             step, self.charged = state["step"], state["charged"]
             self.scheduler.load_state_dict(state["scheduler"])
             self.engine.load_state_dict(state["engine"])
@@ -186,14 +189,13 @@ def config_of(pool: str, seed: int, overrides: Sequence[str] = ()) -> Config:
 
 def make(root: Path, pool_name: str, arm: Arm, seed: int, overrides: Sequence[str] = ()) -> None:
     """Make one run, or what is missing of it."""
-    folder = root / pool_name / arm / str(seed)
-    if (folder / "done.json").is_file():
-        return
+    folder, config = root / pool_name / arm / str(seed), config_of(pool_name, seed, overrides)
     torch.set_num_threads(1)
-    config = config_of(pool_name, seed, overrides)
     with locked(folder):
+        _require_same(folder / "settings.json", to_table(config))
+        if (folder / "done.json").is_file():
+            return
         pool = load_pool(config.pool)
-        _require_same(folder / "settings.json", {"pool_hash": pool.content_hash, **to_table(config)})
         scheduler = scheduler_of(arm, config, pool, graph_of(pool))
         with PocketEngine(pool, config.model, config.train, config.rollout, config.run.seed) as engine:
             Run(folder=folder, config=config, arm=arm, pool=pool, scheduler=scheduler, engine=engine).play()
@@ -236,34 +238,32 @@ def planned(pools: Sequence[str], arms: Sequence[str], seeds: Sequence[int] | No
 
 
 def make_all(root: Path, runs: Sequence[tuple[str, Arm, int]], processes: int, overrides: Sequence[str]) -> list[str]:
-    """Make runs in processes of one thread each; returns a sentence for each that failed."""
+    """Make runs in processes of one thread each, which end with this one; returns the runs that failed."""
     waiting, failed = list(runs), []
     busy: dict[tuple[str, Arm, int], tuple[subprocess.Popen[bytes], float]] = {}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    while waiting or busy:
-        while waiting and len(busy) < processes:
-            pool, arm, seed = waiting.pop(0)
-            command = [
-                sys.executable,
-                "-m",
-                __spec__.name if __spec__ else "envsched_gnn.eval.headline.runs",
-                str(root),
-                "--one",
-                pool,
-                arm,
-                str(seed),
-            ]
-            command += [part for override in overrides for part in ("-s", override)]
-            busy[(pool, arm, seed)] = (subprocess.Popen(command, env=environment), time.monotonic())
-        time.sleep(0.2)
-        for name, (process, begin) in list(busy.items()):
-            if process.poll() is not None:
-                del busy[name]
-                state = "done" if process.returncode == 0 else f"failed with {process.returncode}"
-                print(f"{'/'.join(map(str, name))}: {state} after {time.monotonic() - begin:.0f} s", flush=True)
-                if process.returncode:
-                    failed.append("/".join(map(str, name)))
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < processes:
+                run = waiting.pop(0)
+                busy[run] = (_started(root, *run, overrides), time.monotonic())
+            time.sleep(0.2)
+            for run, (process, begin) in list(busy.items()):
+                if process.poll() is not None:
+                    del busy[run]
+                    name = "/".join(map(str, run))
+                    state = f"failed with {process.returncode}" if process.returncode else "done"
+                    print(f"{name}: {state} after {time.monotonic() - begin:.0f} s; {len(waiting) + len(busy)} runs left", flush=True)
+                    failed += [name] if process.returncode else []
+    finally:
+        for process, _ in busy.values():
+            process.terminate()
     return failed
+
+
+def _started(root: Path, pool: str, arm: Arm, seed: int, overrides: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "envsched_gnn.eval.headline.runs", str(root), "--one", pool, arm, str(seed)]
+    command += [part for override in overrides for part in ("-s", override)]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def main() -> None:
@@ -285,6 +285,8 @@ def main() -> None:
         failed = make_all(arguments.root, planned(arguments.pool, arguments.arm, arguments.seed), arguments.processes, arguments.set)
     except EnvSchedError as error:
         raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; the same command goes on from the last checkpoints") from None
     if failed:
         raise SystemExit(f"error: {len(failed)} runs failed: {', '.join(failed)}. Give the same command again to go on with them.")
 

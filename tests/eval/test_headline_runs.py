@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from envsched_gnn import Pool, build_graph
 from envsched_gnn.config import Config, SelectConfig, load_config
-from envsched_gnn.errors import ConfigError, EnvSchedError
+from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError
 from envsched_gnn.eval.headline import runs
 from envsched_gnn.eval.headline.arms import ARMS, Arm, shuffled, without_relations
 from envsched_gnn.eval.headline.oracle import Oracle, informative_probability
@@ -148,8 +149,31 @@ def test_the_plan_is_balanced_by_seed() -> None:
 
 
 def test_a_run_keeps_its_settings(tmp_path: Path) -> None:
-    runs.make(tmp_path, "main", "uniform", 0, [*SMALL, "run.steps=2"])
+    two = [*SMALL, "run.steps=2"]
+    runs.make(tmp_path, "main", "uniform", 0, two)
+    other = r"train\.learning_rate differ\). Give another ROOT"
+    with pytest.raises(ConfigError, match=other):
+        runs.make(tmp_path, "main", "uniform", 0, [*two, "train.learning_rate=1e-3"])
     (tmp_path / "main" / "uniform" / "0" / "done.json").unlink()
-    with pytest.raises(ConfigError, match=r"train\.learning_rate differ\). Give another ROOT"):
-        runs.make(tmp_path, "main", "uniform", 0, [*SMALL, "run.steps=2", "train.learning_rate=1e-3"])
-    runs.make(tmp_path, "main", "uniform", 0, [*SMALL, "run.steps=2"])
+    with pytest.raises(ConfigError, match=other):
+        runs.make(tmp_path, "main", "uniform", 0, [*two, "train.learning_rate=1e-3"])
+    runs.make(tmp_path, "main", "uniform", 0, two)
+
+
+def test_a_run_goes_on_with_its_own_pool_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = [*SMALL, "run.steps=2"]
+    runs.make(tmp_path, "main", "uniform", 0, two)
+    (tmp_path / "main" / "uniform" / "0" / "done.json").unlink()
+    monkeypatch.setattr(runs, "load_pool", lambda config: load_pool(replace(config, toolworld=replace(config.toolworld, seed=9))))
+    with pytest.raises(CheckpointError, match="begun on another pool"):
+        runs.make(tmp_path, "main", "uniform", 0, two)
+
+
+def test_processes_make_runs_and_name_those_that_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plan = runs.planned(["main"], ["uniform"], [0])
+    assert runs.make_all(tmp_path, plan, 2, [*SMALL, "run.steps=1"]) == []
+    assert runs.make_all(tmp_path, plan, 2, [*SMALL, "run.steps=2"]) == ["main/uniform/0"]
+    out, err = capfd.readouterr()
+    assert "main/uniform/0: done after" in out
+    assert "main/uniform/0: failed with 1 after" in out
+    assert "Give another ROOT" in err
