@@ -90,7 +90,7 @@ class PocketEngine:
         """
         known = {group.group_id: group for group in finished}
         rows = [self.pool.index_of[pick.key] for pick in selection.picks]
-        completions = self.write(self.model, rows, self._num_rollouts, f"round {selection.step}")
+        completions = self.write(rows, self._num_rollouts, f"round {selection.step}")
         missing = [place for place, pick in enumerate(selection.picks) if pick.group_id not in known]
         for place, outcomes in self.play([rows[place] for place in missing], [completions[place] for place in missing]):
             group = self._group(selection, missing[place], completions[missing[place]], outcomes)
@@ -101,7 +101,7 @@ class PocketEngine:
     def play_selection(self, selection: Selection, seed: str) -> list[tuple[RolloutGroup, list[Completion]]]:
         """Groups of a selection in rank order, with what the policy wrote; nothing is learned. `seed` names the occasion."""
         rows = [self.pool.index_of[pick.key] for pick in selection.picks]
-        completions = self.write(self.model, rows, self._num_rollouts, seed)
+        completions = self.write(rows, self._num_rollouts, seed)
         played = dict(self.play(rows, completions))
         return [(self._group(selection, place, completions[place], played[place]), completions[place]) for place in range(len(rows))]
 
@@ -124,7 +124,7 @@ class PocketEngine:
 
     def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
         """Rewards [rows][samples] of tasks; nothing is learned, and the next round is as if there had been no evaluation."""
-        return self._rewards(rows, self.write(self.model, rows, samples, f"evaluation {self._version}"))
+        return self._rewards(rows, self.write(rows, samples, f"evaluation {self._version}"))
 
     def _solved(self, model: Qwen3ForCausalLM) -> float:
         """Mean reward on some tasks of the training set, mapped to [0, 1]."""
@@ -141,10 +141,10 @@ class PocketEngine:
             rewards[place] = [_reward(outcome) for outcome in outcomes]
         return rewards
 
-    def write(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
+    def write(self, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
         """Completions [rows][samples] of tasks; `seed` names the occasion."""
         begin = time.perf_counter()
-        completions = self._generate(model, rows, samples, f"{self._seed} {seed}")
+        completions = self._generate(self.model, rows, samples, f"{self._seed} {seed}")
         self.timings["generate"] = time.perf_counter() - begin
         return completions
 

@@ -88,7 +88,7 @@ class PocketRollouts:
         for place, key in enumerate(keys):
             places.setdefault(key, []).append(place)
         rows, groups = [engine.pool.index_of[key] for key in places], list(places.values())
-        written = engine.write(engine.model, rows, max(map(len, groups)), occasion)
+        written = engine.write(rows, max(map(len, groups)), occasion)
         completions = [some[: len(group)] for some, group in zip(written, groups, strict=True)]
         rollouts: list[dict[str, Any]] = [{} for _ in keys]
         for number, outcomes in engine.play(rows, completions):
