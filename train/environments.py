@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -168,3 +168,8 @@ def play(turns: list[list[dict[str, Any]]], max_turns: int, *, inspect: bool = F
         room -= len(cut[-1])
     status: Status = "truncated" if sum(map(len, turns)) > max_turns else "ok"
     return {"op": "play", "turns": cut, "inspect": inspect}, status
+
+
+def play_each(plans: Sequence[list[dict[str, Any]]], max_turns: int) -> dict[str, Any]:
+    """A worker request that plays an episode a plan in one message, each cut at `max_turns` calls. If one is lost, all are."""
+    return {"op": "play_each", "episodes": [[plan[:max_turns]] for plan in plans]}

@@ -141,12 +141,12 @@ class Worker:
         self.deadline = self._began + (self._limits.setup if self.answered else START_SECONDS)
         message = {**request, "id": self._request}
         if self._held[0] is not job.environment:
-            message["environment"] = dataclasses.asdict(job.environment)
+            message["environment"] = job.environment
         if self._held[1] is not job.task:
             truth = job.task.ground_truth if job.environment.env_type == "bfcl" else None  # the rest is scored by checks
-            message["task"] = dataclasses.asdict(dataclasses.replace(job.task, ground_truth=truth))
+            message["task"] = dataclasses.replace(job.task, ground_truth=truth)
         try:
-            body = json.dumps(message).encode()
+            body = json.dumps(message, default=_table).encode()
         except (TypeError, ValueError, RecursionError) as error:
             return self._outcome("crashed", f"{job.task.key}: environment, task or call is not plain JSON ({error})")
         self._held = (job.environment, job.task)
@@ -244,8 +244,9 @@ class Worker:
             return self._outcome(status, detail) if reply.get("clean") is True else self._lost(status, detail)
         if not _sound(self._op, reply):
             return self._lost("crashed", "the worker sent something that is no reply: environment code wrote to its channel")
-        if "reward" in reply and not self._range[0] - 1e-9 <= reply["reward"] <= self._range[1] + 1e-9:
-            return self._lost("crashed", f"reward {reply['reward']} is outside the task's reward_range {list(self._range)}")
+        for play in reply.get("plays", [reply]):
+            if "reward" in play and not self._range[0] - 1e-9 <= play["reward"] <= self._range[1] + 1e-9:
+                return self._lost("crashed", f"reward {play['reward']} is outside the task's reward_range {list(self._range)}")
         self.deadline = math.inf
         return Outcome(status="ok", reply=reply, seconds=time.monotonic() - self._began)
 
@@ -285,8 +286,18 @@ def _sound(op: str, reply: dict[str, Any]) -> bool:
             timed = isinstance(seconds, dict) and all(isinstance(seconds.get(stage), float) for stage in ("setup", "step", "score"))
             listed = isinstance(checks, list) and all(isinstance(check, dict) for check in checks)
             return timed and listed and isinstance(reply.get("reward"), float) and (op == "score" or isinstance(reply.get("calls"), int))
+        case "play_each":
+            plays = reply.get("plays")
+            return isinstance(plays, list) and all(isinstance(play, dict) and _sound("play", play) for play in plays)
         case _:
             return False
+
+
+def _table(record: Any) -> dict[str, Any]:
+    """A record's fields by name, uncopied; anything else is no plain JSON."""
+    if not dataclasses.is_dataclass(record):
+        raise TypeError(f"{type(record).__name__} is no plain JSON")
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def _clean_environment(folder: str, token: str) -> dict[str, str]:

@@ -120,6 +120,8 @@ class Player:
         match request["op"]:
             case "play":
                 return self._play(request["turns"], request.get("inspect", False))
+            case "play_each":
+                return {"plays": [self._play(turns, inspect=False) for turns in request["episodes"]]}
             case "reset":
                 self._reset()
                 return {}

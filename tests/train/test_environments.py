@@ -9,7 +9,7 @@ import pytest
 
 from envsched_gnn.errors import EnvironmentFailureError
 from envsched_gnn.records import Check, Environment, Task, Timeouts, Verifier
-from envsched_gnn.train.environments import Observation, WorkerEnvironment, play
+from envsched_gnn.train.environments import Observation, WorkerEnvironment, play, play_each
 from envsched_gnn.train.workers import RolloutFailure, WorkerPool
 
 SOURCE = """
@@ -175,6 +175,7 @@ def test_known_calls_are_cut_at_the_turn_limit() -> None:
     assert play([[a, b], [c]], 3) == ({"op": "play", "turns": [[a, b], [c]], "inspect": False}, "ok")
     assert play([[a, b], [c]], 1) == ({"op": "play", "turns": [[a], []], "inspect": False}, "truncated")
     assert play([[]], 0) == ({"op": "play", "turns": [[]], "inspect": False}, "ok")
+    assert play_each([[a, b, c], []], 2) == {"op": "play_each", "episodes": [[[a, b]], [[]]]}
 
 
 @pytest.mark.bfcl

@@ -10,16 +10,19 @@ Failures are not remembered.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import REWARDED, Status
-from envsched_gnn.train.environments import play
+from envsched_gnn.train.environments import play_each
 from envsched_gnn.train.workers import Job, Outcome, WorkerPool
 
 Plan = list[dict[str, Any]]
+Key = tuple[int, str]
+"""Row of a task in the pool, and a plan as text."""
 REMEMBERED = 200_000
 """Verdicts kept; the oldest go first (ours)."""
 
@@ -30,41 +33,58 @@ class Player:
     def __init__(self, pool: Pool, workers: WorkerPool) -> None:
         self._pool = pool
         self._workers = workers
-        self._verdicts: dict[tuple[int, str], Outcome] = {}
+        self._verdicts: dict[Key, Outcome] = {}
 
     def play(self, rows: Sequence[int], plans: Sequence[Sequence[Plan]]) -> Iterator[tuple[int, list[Outcome]]]:
         """(position, outcome of each plan) of each task as it finishes; `plans[i]` belong to the task in pool row `rows[i]`."""
         keys = [[(row, json.dumps(plan)) for plan in some] for row, some in zip(rows, plans, strict=True)]
         new = [{key: plan for key, plan in zip(*pair, strict=True) if key not in self._verdicts} for pair in zip(keys, plans, strict=True)]
-        found: dict[tuple[int, str], Outcome] = {}
-        jobs = [self._job(row, list(some.values())) for row, some in zip(rows, new, strict=True)]
-        missing = [len(some) for some in new]
-        names = [list(some) for some in new]
-        for position, left in enumerate(missing):
-            if not left:
-                yield position, [self._verdicts[key] for key in keys[position]]
-        for position, number, outcome in self._workers.run(jobs):
-            key = names[position][number]
-            found[key] = self._judged(outcome, key[0], new[position][key])
-            missing[position] -= 1
-            if not missing[position]:
-                yield position, [found.get(key) or self._verdicts[key] for key in keys[position]]
+        found: dict[Key, Outcome] = {}
+        for position in sorted(range(len(rows)), key=lambda position: bool(new[position])):
+            if new[position]:
+                break
+            yield position, [self._verdicts[key] for key in keys[position]]
+        for position, outcomes in self._executed([position for position, some in enumerate(new) if some], rows, new):
+            found |= outcomes
+            yield position, [outcomes.get(key) or self._verdicts[key] for key in keys[position]]
         self._remember(found)
 
-    def _remember(self, found: dict[tuple[int, str], Outcome]) -> None:
+    def _executed(
+        self, positions: Sequence[int], rows: Sequence[int], new: Sequence[dict[Key, Plan]]
+    ) -> Iterator[tuple[int, dict[Key, Outcome]]]:
+        """Outcomes of the new plans of each task: all of a task in one message; where one of them fails, each in a message of its own."""
+        again = []
+        for place, _, outcome in self._workers.run([self._job(rows[position], list(new[position].values())) for position in positions]):
+            position = positions[place]
+            if outcome.status != "ok" and len(new[position]) > 1:
+                again.append(position)
+                continue
+            yield position, self._judged(outcome, new[position])
+        apart = [(position, key, plan) for position in again for key, plan in new[position].items()]
+        left = {position: dict[Key, Outcome]() for position in again}
+        for place, _, outcome in self._workers.run([self._job(rows[position], [plan]) for position, _, plan in apart]):
+            position, key, plan = apart[place]
+            left[position] |= self._judged(outcome, {key: plan})
+            if len(left[position]) == len(new[position]):
+                yield position, left[position]
+
+    def _remember(self, found: dict[Key, Outcome]) -> None:
         self._verdicts.update((key, outcome) for key, outcome in found.items() if outcome.status in REWARDED)
-        for key in list(self._verdicts)[: max(len(self._verdicts) - REMEMBERED, 0)]:
+        for key in list(itertools.islice(self._verdicts, max(len(self._verdicts) - REMEMBERED, 0))):
             del self._verdicts[key]
 
-    def _judged(self, outcome: Outcome, row: int, plan: Plan) -> Outcome:
-        """What is worth remembering of an outcome: its reward and status."""
+    def _judged(self, outcome: Outcome, plans: dict[Key, Plan]) -> dict[Key, Outcome]:
+        """What is worth remembering of an outcome, by plan: reward and status."""
         if outcome.status != "ok":
-            return outcome
+            return dict.fromkeys(plans, outcome)
+        return {key: self._verdict(key[0], plan, play) for (key, plan), play in zip(plans.items(), outcome.reply["plays"], strict=True)}
+
+    def _verdict(self, row: int, plan: Plan, play: dict[str, Any]) -> Outcome:
         limit = self._pool.environment_of[self._pool.tasks[row].env_id].max_turns
         status: Status = "truncated" if len(plan) > limit else "ok"
-        return Outcome(status=status, reply={"reward": outcome.reply["reward"]}, detail=outcome.detail, seconds=outcome.seconds)
+        return Outcome(status=status, reply={"reward": play["reward"]}, seconds=sum(play["seconds"].values()))
 
     def _job(self, row: int, plans: Sequence[Plan]) -> Job:
         task = self._pool.tasks[row]
         environment = self._pool.environment_of[task.env_id]
-        return Job(environment=environment, task=task, requests=[play([plan], environment.max_turns)[0] for plan in plans])
+        return Job(environment=environment, task=task, requests=[play_each(plans, environment.max_turns)])

@@ -19,12 +19,13 @@ PLANS = [[SOLVED, [], SOLVED, SOLD_NOTHING], [FAILED, SOLVED, FAILED, [FIND, SEL
 
 
 class Counting(WorkerPool):
-    """Counts what is executed."""
+    """Counts episodes that are executed, and messages."""
 
-    played = 0
+    played = messages = 0
 
     def run(self, jobs):
-        self.played += sum(len(job.requests) for job in jobs)
+        self.played += sum(len(request["episodes"]) for job in jobs for request in job.requests)
+        self.messages += sum(len(job.requests) for job in jobs)
         return super().run(jobs)
 
 
@@ -47,7 +48,8 @@ def test_each_plan_gets_what_it_would_get_alone(workers):
         2: [0.0] * 4,
         3: [],
     }
-    assert workers.played == 3 + 3 + 1
+    assert workers.played == 3 + (3 + 3) + 1, "of the task where one fails, each is played once more, apart"
+    assert workers.messages == 3 + 3
     for position, plans in enumerate(PLANS):
         for plan, outcome in zip(plans, got[position], strict=True):
             with WorkerPool(1) as fresh:
@@ -60,7 +62,7 @@ def test_what_was_played_is_remembered_and_what_failed_is_not(workers):
     player = Player(shop(["Sell it."] * 4), workers)
     first = dict(player.play([0, 1, 2, 3], PLANS))
     again = dict(player.play([3, 2, 1, 0], PLANS[::-1]))
-    assert workers.played == 7 + 1
+    assert workers.played == 10 + 1
     for position in range(4):
         assert rewards(again[3 - position]) == rewards(first[position])
     assert {outcome.status for outcome in again[2]} == {"ok", "crashed"}
