@@ -1,6 +1,6 @@
-"""`envsched pool`: look at a pool, convert it, audit it.
+"""`envsched pool`: look at a pool, convert it, audit it, shuffle it.
 
-Knows: the options of the three verbs.
+Knows: the options of the four verbs.
 Does not know: file formats, execution, what is worth showing.
 """
 
@@ -18,7 +18,7 @@ from envsched_gnn.config import load_config
 if TYPE_CHECKING:
     from envsched_gnn.pool.pool import Pool
 
-app = typer.Typer(help="Look at a pool, convert it, audit it.", no_args_is_help=True)
+app = typer.Typer(help="Look at a pool, convert it, audit it, shuffle it.", no_args_is_help=True)
 
 Path_ = Annotated[str, typer.Argument(metavar="POOL", help="`toolworld`, `bfcl` or a directory.")]
 
@@ -78,6 +78,22 @@ def convert(
             write_manifest(records, out, form="jsonl")
         case Form.parquet:
             write_manifest(records, out, form="parquet")
+    show(str(out))
+
+
+@app.command("shuffle")
+@cured
+def shuffle_pool(
+    pool: Path_,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Directory to write.")],
+    seed: Annotated[int, typer.Option("--seed", help="Which of all shuffled pools.")] = 0,
+    settings: Settings = None,
+) -> None:
+    """Write the counterexample: every task shows a scheduler the environment and structure of a random other one, and stays as it is."""
+    from envsched_gnn.pool.manifest import write_manifest
+    from envsched_gnn.pool.shuffle import shuffle
+
+    write_manifest(shuffle(load(pool, settings), seed), out)
     show(str(out))
 
 

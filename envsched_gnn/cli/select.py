@@ -176,7 +176,7 @@ def _write_scores(path: Path, scheduler: EnvSched, columns: dict[str, list[float
 
 def _identities(scheduler: EnvSched) -> list[tuple[str, str]]:
     graph = scheduler.graph
-    return [(graph.env_ids[env], task) for env, task in zip(graph["task"].env_index.tolist(), graph.task_ids, strict=True)]
+    return [(graph.env_ids[env], task) for env, task in zip(graph["task"].home_index.tolist(), graph.task_ids, strict=True)]
 
 
 def _digits(value: float) -> str:

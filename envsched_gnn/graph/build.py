@@ -3,10 +3,13 @@
 Knows: the stores of a graph, how to fill them from tensors and from a pool.
 Does not know: how a vector is derived from a task (features), who is a neighbour (neighbors), files (io).
 
-`graph["task"]`: `env_index`, `record_index`, `position`, `members`, `identity` [tasks] int64; `held_out` [tasks] bool;
+`graph["task"]`: `env_index`, `home_index`, `record_index`, `position`, `members`, `identity` [tasks] int64; `held_out` [tasks] bool;
 `reward_low`, `reward_high` [tasks] float64; `member_offset`, `within_offset` [environments + 1] int64; `within_similarity` flat float32;
 `cross_vectors` [records, d] float64.
 `graph`: `task_ids`, `env_ids`, `pool_hash`, `feature_config`, `within_k`, `cross_k`.
+
+`env_index` is the environment that a task counts for: in quotas, coverage and the within relation. `home_index` is the one that executes it
+and stands in its identity. They differ in a shuffled pool alone (`pool/shuffle.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from envsched_gnn.features.abstract import AbstractRecord
 from envsched_gnn.features.build import Features, Report, build_features
 from envsched_gnn.graph.similarity import quantise
 from envsched_gnn.pool.pool import Pool
+from envsched_gnn.pool.shuffle import shown_rows
 
 MAX_ENVIRONMENT_TASKS = 20_000
 """Tasks an environment may hold: its block is dense, 1.6 GB at this size (ours)."""
@@ -50,6 +54,7 @@ def build_graph(
 
     Raises:
         GraphError: an environment has more than MAX_ENVIRONMENT_TASKS tasks.
+        PoolError: a shuffled pool lacks a task that another one shows itself as.
     """
     _check_environment_sizes([e.env_id for e in pool.environments], _pool_sizes(pool))
     with _bars(progress) as report:
@@ -59,13 +64,15 @@ def build_graph(
 
 def _graph_of(pool: Pool, features: Features, within_k: int, cross_k: int, report: Report) -> HeteroData:
     ranges = torch.tensor(pool.reward_ranges, dtype=torch.float64)
+    shown = shown_rows(pool)
     return assemble_graph(
         env_ids=[environment.env_id for environment in pool.environments],
-        env_index=torch.from_numpy(pool.env_index.copy()),
+        env_index=torch.from_numpy(pool.env_index[shown]),
+        home_index=torch.from_numpy(pool.env_index.copy()),
         task_ids=[task.task_id for task in pool.tasks],
-        within_vectors=features.within,
+        within_vectors=features.within[shown],
         cross_vectors=torch.from_numpy(features.cross_vectors),
-        record_index=torch.from_numpy(features.record_index),
+        record_index=torch.from_numpy(features.record_index[shown]),
         held_out=torch.tensor([task.held_out for task in pool.tasks]),
         reward_low=ranges[:, 0],
         reward_high=ranges[:, 1],
@@ -105,6 +112,7 @@ def assemble_graph(
     *,
     env_ids: Sequence[str],
     env_index: Int[Tensor, " tasks"],
+    home_index: Int[Tensor, " tasks"] | None = None,
     task_ids: Sequence[str],
     within_vectors: Float[Tensor, "tasks w"] | sparse.csr_matrix | None = None,
     within_blocks: Sequence[Float[Tensor, "n n"]] | None = None,
@@ -122,7 +130,8 @@ def assemble_graph(
     """A graph from tensors alone: what `build_graph` ends with, and what tests and benchmarks use without a pool.
 
     Give either `within_vectors` (non-negative unit vectors a task, dense or CSR) or `within_blocks` (one [n, n] matrix an environment, its
-    tasks in pool order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to none.
+    tasks in pool order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to none, `home_index` to
+    `env_index`.
 
     Raises:
         GraphError: sizes disagree, or an environment has more than MAX_ENVIRONMENT_TASKS tasks.
@@ -139,6 +148,7 @@ def assemble_graph(
     store = graph["task"]
     store.num_nodes = tasks
     store.env_index = env_index.to(torch.int64)
+    store.home_index = store.env_index if home_index is None else home_index.to(torch.int64)
     store.record_index = record_index.to(torch.int64)
     store.cross_vectors = cross_vectors.to(torch.float64).contiguous()
     store.within_similarity, store.within_offset = flat, within_offset
@@ -147,7 +157,7 @@ def assemble_graph(
     store.held_out = torch.zeros(tasks, dtype=torch.bool) if held_out is None else held_out.to(torch.bool)
     store.reward_low = torch.zeros(tasks, dtype=torch.float64) if reward_low is None else reward_low.to(torch.float64)
     store.reward_high = torch.ones(tasks, dtype=torch.float64) if reward_high is None else reward_high.to(torch.float64)
-    store.identity = identities([f"{env_ids[e]}/{task}" for e, task in zip(env_index.tolist(), task_ids, strict=True)])
+    store.identity = identities([f"{env_ids[e]}/{task}" for e, task in zip(store.home_index.tolist(), task_ids, strict=True)])
     clear_edges(graph)
     graph.task_ids, graph.env_ids = list(task_ids), list(env_ids)
     graph.pool_hash, graph.feature_config = pool_hash, dict(feature_config or {})

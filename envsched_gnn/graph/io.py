@@ -23,12 +23,13 @@ from envsched_gnn.graph.build import clear_edges
 from envsched_gnn.graph.similarity import pair_similarity
 
 FORMAT = "envsched-graph"
-VERSION = 1
+VERSION = 2
 MAX_EXPORT = 5_000
 """Tasks that a dense export may hold: 200 MB (ours)."""
 
 _TENSORS: Mapping[str, torch.dtype] = {
     "env_index": torch.int64,
+    "home_index": torch.int64,
     "record_index": torch.int64,
     "cross_vectors": torch.float64,
     "within_similarity": torch.float32,
@@ -96,7 +97,7 @@ def export_similarities(graph: HeteroData, path: str | Path) -> None:
     env_index = store.env_index.cpu().numpy()
     same = env_index[:, None] == env_index[None, :]
     s_within, s_cross = np.where(same, similarity, np.float32(0)), np.where(same, np.float32(0), similarity)
-    env_id, task_id = np.array([graph.env_ids[env] for env in env_index]), np.array(graph.task_ids)
+    env_id, task_id = np.array([graph.env_ids[env] for env in store.home_index.tolist()]), np.array(graph.task_ids)
     _write(Path(path), lambda file: np.savez_compressed(file, s_within=s_within, s_cross=s_cross, env_id=env_id, task_id=task_id))
 
 

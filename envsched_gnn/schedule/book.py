@@ -19,7 +19,7 @@ import torch
 
 from envsched_gnn.errors import GraphError, HistoryError, message
 from envsched_gnn.history import GroupStatistics, group_statistics
-from envsched_gnn.records import Pick, Prediction, Relaxation, RolloutGroup, Selection, group_id_of
+from envsched_gnn.records import Pick, Prediction, Relaxation, RolloutGroup, Selection, Use, group_id_of
 from envsched_gnn.schedule import groups as incoming
 from envsched_gnn.schedule.exposure import Exposure
 from envsched_gnn.schedule.greedy import Choice
@@ -48,7 +48,7 @@ class Book:
         store = graph["task"]
         self.env_ids: list[str] = graph.env_ids
         self.task_ids: list[str] = graph.task_ids
-        self.env_index = store.env_index.cpu().numpy()
+        self.env_index, self.home_index = store.env_index.cpu().numpy(), store.home_index.cpu().numpy()
         self.low, self.high = store.reward_low.cpu(), store.reward_high.cpu()
         self.schedulable = torch.unique(store.env_index[~store.held_out]).cpu().numpy()
         """Rows of the environments with a task that is not held out: M of them."""
@@ -77,7 +77,7 @@ class Book:
     @cached_property
     def keys(self) -> list[str]:
         """Identity of each row."""
-        return [f"{self.env_ids[e]}/{task}" for e, task in zip(self.env_index.tolist(), self.task_ids, strict=True)]
+        return [f"{self.env_ids[e]}/{task}" for e, task in zip(self.home_index.tolist(), self.task_ids, strict=True)]
 
     @cached_property
     def row_of(self) -> dict[str, int]:
@@ -86,7 +86,7 @@ class Book:
 
     def name(self, row: int) -> str:
         """Identity of one row, without listing all."""
-        return f"{self.env_ids[self.env_index[row]]}/{self.task_ids[row]}"
+        return f"{self.env_ids[self.home_index[row]]}/{self.task_ids[row]}"
 
     def row(self, key: str) -> int:
         """Row of an identity.
@@ -121,19 +121,27 @@ class Book:
         return None
 
     def register(
-        self, request: Request, choices: Sequence[Choice], prediction: Prediction | None, values: Sequence[Sequence[float]]
+        self,
+        request: Request,
+        choices: Sequence[Choice],
+        prediction: Prediction | None,
+        values: Sequence[Sequence[float]],
+        *,
+        use: Use = "train",
+        num_rollouts: int | None = None,
+        more: bool = False,
     ) -> Selection:
         """Write down the answer to a request: `choices` in rank order; `prediction` and `values` (u, p) are of these."""
         step = request[0]
         entries, relaxations = [], []
         for position, (choice, (variance, p)) in enumerate(zip(choices, values, strict=True)):
-            env_id, task_id = self.env_ids[self.env_index[choice.task]], self.task_ids[choice.task]
+            env_id, task_id = self.env_ids[self.home_index[choice.task]], self.task_ids[choice.task]
             pick = Pick(
                 rank=position + 1,
                 env_id=env_id,
                 task_id=task_id,
                 task_index=choice.task,
-                group_id=group_id_of(step, env_id, task_id),
+                group_id=group_id_of(step, env_id, task_id, use),
                 phase=choice.phase,
                 score=choice.score,
                 predicted_variance=variance,
@@ -142,9 +150,11 @@ class Book:
             relaxations += [Relaxation(quota=quota, env_id=env_id, task_id=task_id) for quota in choice.broken]
             entries.append(pick)
             self.open[pick.group_id] = Open(
-                step=step, task=choice.task, predicted_variance=variance, p_informative=p, batch=prediction, position=position
+                step=step, task=choice.task, predicted_variance=variance, p_informative=p, batch=prediction, position=position, use=use
             )
-        selection = Selection(step=step, picks=tuple(entries), relaxations=tuple(relaxations))
+        selection = Selection(
+            step=step, picks=tuple(entries), relaxations=tuple(relaxations), use=use, num_rollouts=num_rollouts, more=more
+        )
         self.exposure.add(step, [pick.task_index for pick in entries])
         self.last_step = max(self.last_step, step)
         self.counts["relaxations"] += len(relaxations)
@@ -214,7 +224,7 @@ class Book:
         statistics = group_statistics(rewards, self.low[tasks], self.high[tasks])
         self._count(statistics, rewards, tasks, names, failed)
         self._remember_latest(steps, expected, statistics)
-        return Accepted(tasks=tasks, steps=steps, expected=expected, failed=failed, statistics=statistics)
+        return Accepted(tasks=tasks, steps=steps, expected=expected, failed=failed, rewards=rewards, statistics=statistics)
 
     def _new(self, group: Any) -> tuple[int, int, Open | None] | None:
         """(step, row, what was proposed) of a group that counts; None for one that does not.

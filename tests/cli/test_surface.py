@@ -20,6 +20,7 @@ SURFACE = {
     "graph export": {"graph", "-o", "--out"},
     "pool audit": {"POOL", "--repeats", "--workers", "-s", "--set", "--json"},
     "pool convert": {"POOL", "-o", "--out", "--form", "-s", "--set"},
+    "pool shuffle": {"POOL", "OUT", "--seed", "-s", "--set"},
     "pool show": {"POOL", "-s", "--set", "--json"},
     "report": {"RUN", "--json"},
     "run": {"-c", "--config", "-s", "--set"},
