@@ -20,6 +20,9 @@ EnvType = Literal["python_class", "mcp", "openenv", "gym", "taskset", "bfcl"]
 Status = Literal["ok", "tool_budget", "truncated", "timeout", "crashed", "out_of_memory", "cancelled"]
 Phase = Literal["cold", "coverage", "exploitation", "shadow", "uniform"]
 Quota = Literal["consecutive", "rolling", "per_round"]
+Use = Literal["train", "filter", "pilot", "reference"]
+"""What becomes of a selection's groups. `train`: the policy learns from all of them. `filter`: from those with variance, a batch at most.
+`pilot`: from none, but where the same step selects the task to train on, these rollouts belong to its group. `reference`: from none."""
 
 REWARDED: frozenset[str] = frozenset({"ok", "tool_budget", "truncated"})
 """The only statuses that may carry a reward."""
@@ -146,9 +149,9 @@ class Rollout:
             raise ValueError(f"a rollout of status {self.status!r} carries reward {self.reward}; only {sorted(REWARDED)} may")
 
 
-def group_id_of(step: int, env_id: str, task_id: str) -> str:
-    """`STEP:ENV/TASK`, unique in a run: a task in flight is not proposed again in its step."""
-    return f"{step}:{env_id}/{task_id}"
+def group_id_of(step: int, env_id: str, task_id: str, use: Use = "train") -> str:
+    """`STEP:ENV/TASK`, unique in a run: a task in flight is not proposed again in its step. `STEP.USE:ENV/TASK` if only looked at."""
+    return f"{step}:{env_id}/{task_id}" if use in ("train", "filter") else f"{step}.{use}:{env_id}/{task_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +217,11 @@ class Selection:
     step: int
     picks: tuple[Pick, ...]
     relaxations: tuple[Relaxation, ...] = ()
+    use: Use = "train"
+    num_rollouts: int | None = None
+    """Rollouts of each pick; None: as many as the engine makes of every task."""
+    more: bool = False
+    """Another request of this step is due when these groups have reported. It may find that the step is over, and pick nothing."""
 
     @property
     def task_ids(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from envsched_gnn.history import GroupStatistics
-from envsched_gnn.records import Prediction
+from envsched_gnn.records import Prediction, Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Open:
     """Its place in them."""
     cancelled: bool = False
     """It will not report, says the trainer; if it does, it counts."""
+    use: Use = "train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Accepted:
     expected: list[Open | None]
     """None: the group was not proposed by this scheduler."""
     failed: list[bool | None]
+    rewards: list[list[float | None]]
+    """As they came, one entry a rollout."""
     statistics: GroupStatistics
 
     def by_request(self) -> Iterator[tuple[int, GroupStatistics, Prediction]]:

@@ -150,17 +150,21 @@ def _dump_request(request: tuple[int, int, str | None], selection: Selection) ->
         "request_id": request[2],
         "picks": [[p.key, p.env_id, p.task_id, p.phase, p.score, p.predicted_variance, p.p_informative] for p in selection.picks],
         "relaxations": [[r.quota, r.env_id, r.task_id] for r in selection.relaxations],
+        "use": selection.use,
+        "num_rollouts": selection.num_rollouts,
+        "more": selection.more,
     }
 
 
 def _load_request(request: Mapping[str, Any], book: Book) -> Selection:
+    use = request.get("use", "train")  # states of before there were uses lack it
     picks = [
         Pick(
             rank=rank,
             env_id=env_id,
             task_id=task_id,
             task_index=book.row_of[key],
-            group_id=group_id_of(request["step"], env_id, task_id),
+            group_id=group_id_of(request["step"], env_id, task_id, use),
             phase=phase,
             score=score,
             predicted_variance=variance,
@@ -169,7 +173,14 @@ def _load_request(request: Mapping[str, Any], book: Book) -> Selection:
         for rank, (key, env_id, task_id, phase, score, variance, p) in enumerate(request["picks"], 1)
     ]
     relaxations = [Relaxation(quota=quota, env_id=env_id, task_id=task_id) for quota, env_id, task_id in request["relaxations"]]
-    return Selection(step=request["step"], picks=tuple(picks), relaxations=tuple(relaxations))
+    return Selection(
+        step=request["step"],
+        picks=tuple(picks),
+        relaxations=tuple(relaxations),
+        use=use,
+        num_rollouts=request.get("num_rollouts"),
+        more=request.get("more", False),
+    )
 
 
 def _dump_open(book: Book) -> list[dict[str, Any]]:
@@ -192,6 +203,7 @@ def _dump_batch(members: list[tuple[str, Open]], book: Book) -> dict[str, Any]:
         "tasks": [book.keys[entry.task] for entry in entries],
         "steps": [entry.step for entry in entries],
         "cancelled": [entry.cancelled for entry in entries],
+        "uses": [entry.use for entry in entries],
         "values": [[entry.predicted_variance, entry.p_informative] for entry in entries],
         "prediction": prediction,
     }
@@ -202,8 +214,9 @@ def _load_open(saved: Mapping[str, Any], book: Book) -> dict[str, Any]:
     device = book.exposure.total.device
     prediction = None if saved["prediction"] is None else _load_prediction(saved["prediction"], device)
     gone = []
-    for position, (group_id, key, step, cancelled, (variance, p)) in enumerate(
-        zip(saved["group_ids"], saved["tasks"], saved["steps"], saved["cancelled"], saved["values"], strict=True)
+    saved = {"uses": ["train"] * len(saved["tasks"])} | dict(saved)  # states of before there were uses lack them
+    for position, (group_id, key, step, cancelled, (variance, p), use) in enumerate(
+        zip(*(saved[name] for name in ("group_ids", "tasks", "steps", "cancelled", "values", "uses")), strict=True)
     ):
         if key not in book.row_of:
             gone.append(position)
@@ -216,8 +229,9 @@ def _load_open(saved: Mapping[str, Any], book: Book) -> dict[str, Any]:
             batch=prediction,
             position=position,
             cancelled=cancelled,
+            use=use,
         )
-    rest: dict[str, Any] = {name: [saved[name][k] for k in gone] for name in ("group_ids", "tasks", "steps", "cancelled", "values")}
+    rest: dict[str, Any] = {name: [saved[name][k] for k in gone] for name in ("group_ids", "tasks", "steps", "cancelled", "values", "uses")}
     rest["prediction"] = None if saved["prediction"] is None else _restrict(saved["prediction"], gone)
     return rest
 
