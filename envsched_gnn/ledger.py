@@ -194,6 +194,10 @@ class Ledger:
             )
         )
 
+    def runs(self) -> list[str]:
+        """Names of the runs that have selected something in this file."""
+        return [row[0] for row in self._read("SELECT DISTINCT run FROM rounds ORDER BY run")]
+
     def selections(self) -> list[SelectionRow]:
         """All picks, by step and rank."""
         names = "step, rank, group_id, env_id, task_id, phase, score, predicted_variance, p_informative"

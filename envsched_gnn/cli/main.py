@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from envsched_gnn.cli import doctor, graph, pool, run, select, train
+from envsched_gnn.cli import doctor, graph, pool, replay, run, select, train
 
 app = typer.Typer(
     name="envsched",
@@ -25,3 +25,4 @@ app.command("explain")(select.explain)
 app.command("run")(run.run)
 app.command("train")(train.train)
 app.command("report")(run.report)
+app.command("replay")(replay.replay)

@@ -22,6 +22,7 @@ SURFACE = {
     "pool convert": {"POOL", "-o", "--out", "--form", "-s", "--set"},
     "pool shuffle": {"POOL", "OUT", "--seed", "-s", "--set"},
     "pool show": {"POOL", "-s", "--set", "--json"},
+    "replay": {"LEDGER", "--pool", "--graph", "--predictor", "-s", "--set", "-o", "--out", "--json"},
     "report": {"RUN", "--json"},
     "run": {"-c", "--config", "-s", "--set"},
     "train": {"-c", "--config", "--select", "-s", "--set"},
