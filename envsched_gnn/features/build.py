@@ -102,17 +102,21 @@ def within_vectors(pool: Pool, readings: Sequence[TaskReading], report: Report) 
 
 
 def record_vectors(records: Sequence[AbstractRecord], record_index: np.ndarray) -> np.ndarray:
-    """Four blocks a record: TF-IDF of op 1-2-grams, TF-IDF of gates, dependency edges, reward features. [records, d] float64.
+    """The four blocks of each record joined, [records, d] float64."""
+    return join_blocks(list(record_blocks(records, record_index).values()), len(records)).toarray()
+
+
+def record_blocks(records: Sequence[AbstractRecord], record_index: np.ndarray) -> dict[str, sparse.csr_matrix | None]:
+    """Four blocks a record: TF-IDF of op 1-2-grams, TF-IDF of gates, dependency edges, reward features; each [records, d] float64 or None.
 
     IDF counts tasks, not records: a record of a hundred tasks counts a hundred times.
     """
-    blocks = [
-        _weighted(count([[record.ops] for record in records], lambda ops: ngrams(ops, (1, 2))), record_index),
-        _weighted(count([[record.gates] for record in records], list), record_index),
-        _unit(count([[record.deps] for record in records], lambda deps: [f"{a}>{b}" for a, b in deps])),
-        _unit(count([[record.reward] for record in records], list)),
-    ]
-    return join_blocks(blocks, len(records)).toarray()
+    return {
+        "ops": _weighted(count([[record.ops] for record in records], lambda ops: ngrams(ops, (1, 2))), record_index),
+        "gates": _weighted(count([[record.gates] for record in records], list), record_index),
+        "deps": _unit(count([[record.deps] for record in records], lambda deps: [f"{a}>{b}" for a, b in deps])),
+        "reward": _unit(count([[record.reward] for record in records], list)),
+    }
 
 
 def _weighted(counts: sparse.csr_matrix | None, record_index: np.ndarray) -> sparse.csr_matrix | None:
