@@ -202,13 +202,13 @@ def make(root: Path, pool_name: str, arm: Arm, seed: int, overrides: Sequence[st
 
 
 def _require_same(path: Path, settings: dict[str, Any]) -> None:
-    """Keep the settings of a run that begins; one that goes on must have the same."""
+    """Keep the settings of a run that begins; one that goes on must have the same. What only one of them knows is new since, or gone."""
     if not path.is_file():
         write_atomic(path, json.dumps(settings).encode())
     kept = json.loads(path.read_text(encoding="utf-8"))
-    if kept != settings:
-        here, there = (dict(flatten(table)) for table in (settings, kept))
-        changed = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    here, there = (dict(flatten(table)) for table in (settings, kept))
+    changed = sorted(key for key in here.keys() & there.keys() if here[key] != there[key])
+    if changed:
         raise ConfigError(
             f"{path}: a run with other settings ({', '.join(changed)} differ). Give another ROOT, or the same settings to go on."
         )

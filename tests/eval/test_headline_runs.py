@@ -157,6 +157,8 @@ def test_a_run_keeps_its_settings(tmp_path: Path) -> None:
     (tmp_path / "main" / "uniform" / "0" / "done.json").unlink()
     with pytest.raises(ConfigError, match=other):
         runs.make(tmp_path, "main", "uniform", 0, [*two, "train.learning_rate=1e-3"])
+    settings = tmp_path / "main" / "uniform" / "0" / "settings.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "gone": {"since": 1}}))
     runs.make(tmp_path, "main", "uniform", 0, two)
 
 
