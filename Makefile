@@ -7,6 +7,9 @@ VLLM_TESTS ?= vllm and not slow
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Test files side by side, one thread each; PROCESSES=0 runs them in one process.
+PROCESSES ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: setup demo test test-slow test-vllm lint speed clean
@@ -27,11 +30,11 @@ demo: setup
 	$(BIN)/envsched train -c configs/pocket.toml
 
 test: setup
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 # Real weights (6 GB), several processes, kills: half a minute each, SmolLM2 some minutes; nine minutes in all beside other work.
 test-slow: setup
-	$(BIN)/python -m pytest -m slow --durations=0
+	$(PYTEST) -m slow --durations=0
 
 # vLLM on CPUs, in an environment of its own: it holds transformers and others at versions of its choice.
 # torchvision and its like come with it, do not fit a CPU torch, and are not needed for text.

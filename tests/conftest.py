@@ -1,5 +1,6 @@
 """Fixtures for all tests: devices, shared data, and run-time checks of tensor shapes."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,13 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of the tests' own, but for SmolLM2, which is read where the user has it: half a gigabyte."""
-    own = tmp_path_factory.mktemp("cache")
-    (own / "envsched_gnn").mkdir()
+    """A cache of the tests' own, for all processes of a test run; but SmolLM2, half a gigabyte, is read where the user has it."""
+    base = tmp_path_factory.getbasetemp()
+    own = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    (own / "envsched_gnn").mkdir(parents=True, exist_ok=True)
     for folder in cache_folder().glob("smollm2-*"):
-        (own / "envsched_gnn" / folder.name).symlink_to(folder)
+        with contextlib.suppress(FileExistsError):
+            (own / "envsched_gnn" / folder.name).symlink_to(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(own))
         yield

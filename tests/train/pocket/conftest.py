@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from envsched_gnn.files import cache_folder
+
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(cache_home: None) -> Path:
     """Where the tests keep warm-started policies."""
-    return tmp_path_factory.mktemp("pocket")
+    return cache_folder() / "pocket"
