@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from envsched_gnn.pool.pool import Pool
 
-REAL = "real"
-"""Kind of a ledger whose `pool.json` names no other in `kind`."""
+SIMULATED = "simulated"
+"""Source of the pool of `envsched simulate`, and kind of its ledgers; every other ledger is `real`."""
 UNIFORM = "uniform"
 """The phase of picks that no prediction made."""
 
@@ -53,7 +53,7 @@ class Recorded:
     uniform: bool
     """Whether every pick was uniform."""
     pool: Pool | None
-    """Left out where the graph was enough."""
+    """None where the graph was enough, and for a simulated ledger, whose tasks hold no text to compare."""
     graph: HeteroData
     selected: int
     """Groups that were selected, observed or not."""
@@ -84,7 +84,8 @@ def read_recorded(
     described: dict[str, Any] = _described(folder)
     name, phases, groups = _read(file, config.run.name if folder else None)
     loaded = load_graph(graph) if graph is not None else _own_graph(folder)
-    records = load_pool(config.pool) if with_pool or given or loaded is None else None
+    kind = SIMULATED if described.get("source") == SIMULATED else "real"
+    records = load_pool(config.pool) if given or loaded is None or (with_pool and kind != SIMULATED) else None
     if loaded is None:
         assert records is not None
         loaded = build_graph(records, within_neighbors=config.graph.within_neighbors, cross_neighbors=config.graph.cross_neighbors)
@@ -97,7 +98,7 @@ def read_recorded(
         name=name,
         path=file,
         config=config,
-        kind=described.get("kind", REAL),
+        kind=kind,
         policy=config.run.policy if folder else " + ".join(sorted(phases)),
         uniform=set(phases) == {UNIFORM},
         pool=records,

@@ -14,6 +14,7 @@ from envsched_gnn.cli.main import app
 
 ROOT = Path(__file__).parent.parent.parent
 SURFACE = {
+    "diagnose": {"LEDGER", "--pool", "--graph", "--permutations", "--seed", "-s", "--set", "-o", "--out", "--json"},
     "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},
     "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},
     "graph build": {"pool", "-o", "--out", "-s", "--set"},
@@ -25,6 +26,7 @@ SURFACE = {
     "replay": {"LEDGER", "--pool", "--graph", "--predictor", "-s", "--set", "-o", "--out", "--json"},
     "report": {"RUN", "--json"},
     "run": {"-c", "--config", "-s", "--set"},
+    "simulate": {"-c", "--config", "--policy", "--environments", "--tasks", "--steps", "--seed", "-s", "--set", "--json"},
     "train": {"-c", "--config", "--select", "-s", "--set"},
     "select": {"GRAPH.pt", "--history", "--preset", "--step", "--batch-size", "--seed", "--scores", "--json"},
 }
