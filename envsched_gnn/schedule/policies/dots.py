@@ -35,7 +35,7 @@ def attention(
     x: Float[Tensor, "n d"], z: Float[Tensor, "references d"], label: Float[Tensor, " references"], maps: Float[Tensor, "2 d d"]
 ) -> Float[Tensor, " n"]:
     """sum_r softmax_r(q . k_r / sqrt(d)) label_r, with q = x Q and k = z R."""
-    return torch.softmax((x @ maps[0]) @ (z @ maps[1]).T / x.shape[1] ** 0.5, 1) @ label
+    return torch.softmax(x @ (maps[0] @ (z @ maps[1]).T) / x.shape[1] ** 0.5, 1) @ label
 
 
 class Dots:
@@ -78,8 +78,9 @@ class Dots:
     def choose(self, ask: Ask) -> Plan:
         """References where they are due, then a batch; a task may be both."""
         due = ask.step % EVERY == 0 or not len(self._references())
-        if ask.trip == 0 and due and len(ask.rows):
-            at = ask.candidates(max(round(REFERENCES * ask.count), 1))
+        wanted = min(max(round(REFERENCES * ask.count), 1), ask.count)
+        if ask.trip == 0 and due and wanted and len(ask.rows):
+            at = ask.candidates(wanted)
             return Plan(rows=ask.rows[at], score=torch.zeros(len(at)), phase="uniform", use="reference", more=True)
         if len(ask.looked):
             self._set_references(ask.looked)

@@ -66,7 +66,7 @@ class Peer:
 
     @torch.no_grad()
     def select(self, step: int, n: int | None = None, request_id: str | None = None) -> Selection:
-        """min(n, eligible) tasks, unless the rule says otherwise; eligible: not held out, not in flight, not picked for training at this step.
+        """min(n, eligible) tasks, or as many as the rule says. Eligible: not held out, not in flight, not picked to train on.
 
         The same request, the same Selection. Further requests of a step are the next trips of its round, see `Selection.more`.
 

@@ -1,0 +1,125 @@
+"""Time select and observe of every policy on synthetic pools.
+
+`python -m envsched_gnn.eval.benchmarks.peers [--sizes 2550,100000] [--policies dps,leeps] [--rounds 8] [--out FILE.json]`
+
+Knows: pools of clustered prompt vectors, a history to begin with, what is timed.
+Does not know: how any policy chooses. Rewards are made up: how good the choices are is not measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, Size, history, random_graph
+from envsched_gnn.eval.speed import timed
+from envsched_gnn.files import write_atomic
+from envsched_gnn.records import Rollout, RolloutGroup, Selection
+from envsched_gnn.schedule.policies import NAMES, policy_of
+
+POOLS = {
+    size.tasks: size
+    for size in (
+        Size(environments=51, tasks_per_environment=50, records=500, dimension=256),
+        Size(environments=2_000, tasks_per_environment=50, records=2_000, dimension=256),
+    )
+}
+DIMENSION = 64
+"""Of the prompt vectors, as of the default ones."""
+TOPICS = 300
+"""Centres that they lie around."""
+KNOWN_ROUNDS = 50
+"""Rounds of a uniform history that every policy is given first."""
+COLUMNS = ("policy", "tasks", "threads", "build_s", "select_ms", "select_max_ms", "observe_ms", "trips")
+
+
+def prompt_vectors(tasks: int) -> Tensor:
+    """Vectors around a few hundred topics, [tasks, DIMENSION]."""
+    generator = torch.Generator().manual_seed(0)
+    topics = torch.randn((TOPICS, DIMENSION), generator=generator, dtype=torch.float64)
+    topic = torch.randint(TOPICS, (tasks,), generator=generator)
+    return topics[topic] + 0.7 * torch.randn((tasks, DIMENSION), generator=generator, dtype=torch.float64)
+
+
+def rolled_out(selection: Selection, generator: torch.Generator) -> list[RolloutGroup]:
+    """Binary rewards; half of all groups are mixed."""
+    k = selection.num_rollouts or NUM_ROLLOUTS
+    mixed = torch.rand(len(selection.picks), generator=generator) < 0.5
+    rewards = (torch.rand((len(selection.picks), k), generator=generator) < 0.5) & mixed[:, None]
+    return [
+        RolloutGroup(
+            group_id=pick.group_id,
+            env_id=pick.env_id,
+            task_id=pick.task_id,
+            step=selection.step,
+            rollouts=tuple(Rollout(reward=float(reward)) for reward in row),
+        )
+        for pick, row in zip(selection.picks, rewards.tolist(), strict=True)
+    ]
+
+
+def measure(name: str, graph: HeteroData, rounds: int) -> dict[str, Any]:
+    """One row; medians of a round, whose trips add up, without the first; `select_max_ms` is the slowest single request."""
+    tasks = graph["task"].env_index.numel()
+    build, policy = timed("cpu", lambda: policy_of(name, None, graph, batch_size=BATCH, embedding=prompt_vectors(tasks)))
+    for groups in history(graph, KNOWN_ROUNDS):
+        policy.observe(groups)
+    generator = torch.Generator().manual_seed(0)
+    lines = []
+    for step in range(KNOWN_ROUNDS, KNOWN_ROUNDS + rounds + 1):
+        selects: list[float] = []
+        observes: list[float] = []
+        while True:
+            took, selection = timed("cpu", policy.select, step, None, str(len(selects)))
+            selects.append(took)
+            if not selection.picks:
+                break
+            observes.append(timed("cpu", policy.observe, rolled_out(selection, generator))[0])
+            if not selection.more:
+                break
+        lines.append((selects, observes))
+    return {
+        "policy": name,
+        "tasks": tasks,
+        "threads": torch.get_num_threads(),
+        "build_s": build / 1e3,
+        "select_ms": statistics.median(sum(selects) for selects, _ in lines[1:]),
+        "select_max_ms": max(took for selects, _ in lines[1:] for took in selects),
+        "observe_ms": statistics.median(sum(observes) for _, observes in lines[1:]),
+        "trips": statistics.median(len(observes) for _, observes in lines[1:]),
+    }
+
+
+def main() -> None:
+    """Parse the command line, measure, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.benchmarks.peers")
+    parser.add_argument("--sizes", default=",".join(map(str, POOLS)))
+    parser.add_argument("--policies", default=",".join(name for name in NAMES if name != "oracle"))
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--out", type=Path, help="also write the rows here, as JSON")
+    arguments = parser.parse_args()
+    rows = []
+    for tasks in map(int, arguments.sizes.split(",")):
+        graph = random_graph(POOLS[tasks])
+        rows += [measure(name, graph, arguments.rounds) for name in arguments.policies.split(",")]
+    table = Table(title="medians of a round")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*(f"{row[c]:.1f}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS))
+    Console(width=140).print(table)
+    if arguments.out:
+        write_atomic(arguments.out, (json.dumps(rows, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()
