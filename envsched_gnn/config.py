@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from envsched_gnn.config_simulate import SimulateConfig
 from envsched_gnn.config_training import EvaluateConfig, ModelConfig, TrainConfig, VllmConfig
 from envsched_gnn.errors import ConfigError, require
 
@@ -187,8 +188,8 @@ class RunConfig:
     """Of the run's own folder."""
     folder: str = "runs"
     """Run folders are `folder/name`."""
-    policy: Literal["envsched", "paper", "uniform"] = "envsched"
-    """Which scheduler: `envsched` is preset default, `paper` the paper's preset."""
+    policy: Literal["envsched", "paper", "uniform", "oracle"] = "envsched"
+    """Which scheduler: `envsched` is preset default, `paper` the paper's preset; `oracle` knows the future, in a simulation alone."""
     steps: int = 40
     seed: int = 0
     device: str = "auto"
@@ -198,7 +199,8 @@ class RunConfig:
         named = self.name.isprintable() and Path(self.name).name == self.name and self.name not in ("", "..")
         require(named, "run.name", self.name, "the name of one folder; its parent is run.folder")
         require(self.steps >= 1, "run.steps", self.steps, "at least 1")
-        require(self.policy in ("envsched", "paper", "uniform"), "run.policy", self.policy, "'envsched', 'paper' or 'uniform'")
+        policies = ("envsched", "paper", "uniform", "oracle")
+        require(self.policy in policies, "run.policy", self.policy, "'envsched', 'paper', 'uniform' or 'oracle'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +216,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     vllm: VllmConfig = field(default_factory=VllmConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from envsched_gnn.eval import figures
 from envsched_gnn.eval.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
 from envsched_gnn.eval.metrics import RunRecord
+from envsched_gnn.eval.simulate import SOURCE
 from envsched_gnn.eval.words import Section, number
 
 PARTS = (("held_out_tasks", "held-out tasks", BLUE), ("held_out_environments", "held-out environments", ORANGE))
@@ -29,8 +30,15 @@ def model(run: RunRecord) -> str:
     """Which policy was trained and how, to stand behind the rounds of a sentence; empty for `envsched run`."""
     if run.evaluations is None:
         return ""
+    if simulated(run):
+        return " of a simulated learner"
     kind, path = run.config["model"]["kind"], run.config["model"].get("path", "")
     return f" of {run.config['train']['algorithm'].upper()} on {'the pocket model' if kind == 'pocket' else path}"
+
+
+def simulated(run: RunRecord) -> bool:
+    """Whether the run is one of `envsched simulate`."""
+    return run.pool["source"] == SOURCE
 
 
 def evaluated(run: RunRecord) -> list[dict[str, Any]]:

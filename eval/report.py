@@ -26,15 +26,22 @@ from envsched_gnn.eval.learning import (
     learning_curve,
     model,
     seconds_by_stage,
+    simulated,
     stages,
 )
 from envsched_gnn.eval.metrics import RunRecord, bins, first_and_last, mean_of, read_run, spearman
+from envsched_gnn.eval.simulate import CAUTION
 from envsched_gnn.eval.words import Section, number, trend
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.history import ZERO_VARIANCE, informative
 
 TEMPLATES = Path(__file__).parent / "templates"
-POLICIES = {"envsched": "EnvSched, preset default,", "paper": "EnvSched, preset paper,", "uniform": "Uniform selection"}
+POLICIES = {
+    "envsched": "EnvSched, preset default,",
+    "paper": "EnvSched, preset paper,",
+    "uniform": "Uniform selection",
+    "oracle": "The oracle",
+}
 MAX_TROUBLED = 25
 """Rows of the table of dead or failing tasks."""
 DEAD_AFTER = 2
@@ -112,7 +119,7 @@ def _lead(run: RunRecord) -> str:
     return (
         f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {rounds}{model(run)} "
         f"from {pool['source']}: {pool['tasks']:,} tasks in {len(pool['environments']):,} environments, "
-        f"{config['rollout']['num_rollouts']} rollouts a task, seed {config['run']['seed']}."
+        f"{config['rollout']['num_rollouts']} rollouts a task, seed {config['run']['seed']}." + (f" {CAUTION}" if simulated(run) else "")
     )
 
 
@@ -285,7 +292,7 @@ def _trouble(run: RunRecord, key: str, at: np.ndarray) -> dict[str, Any] | None:
 
 def _reproduce(run: RunRecord) -> dict[str, str]:
     commit = run.versions.get("commit") or ""
-    verb = "run" if run.evaluations is None else "train"
+    verb = "simulate" if simulated(run) else "run" if run.evaluations is None else "train"
     lines = [f"git checkout {commit.removesuffix('+changes')}"] if commit else []
     config = Path(run.config["run"]["folder"]) / run.folder.name / "resolved.toml"
     lines += [f"envsched {verb} -c {shlex.quote(str(config))} -s run.name={shlex.quote(run.config['run']['name'] + '-again')}"]

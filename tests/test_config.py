@@ -20,6 +20,11 @@ predict.half_life_long predict.half_life_short predict.preset predict.v_floor
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
 select.batch_size select.consecutive select.coverage_share select.penalty select.penalty_threshold select.quarantine_after
+simulate.checks simulate.cluster_environment simulate.cluster_pattern simulate.drift simulate.environment_share
+simulate.environment_skills simulate.environments simulate.gain_environment simulate.gain_own simulate.gain_pattern
+simulate.held_out_environments simulate.held_out_tasks simulate.impossible simulate.operations simulate.pattern_share
+simulate.patterns simulate.reward simulate.seed simulate.similarity_noise simulate.spread simulate.structure
+simulate.success_start simulate.tasks simulate.together simulate.tokens simulate.tokens_a_second simulate.trivial
 train.algorithm train.checkpoint_every train.gradient_checkpointing train.kl train.learning_rate train.loss_type
 train.max_completion_tokens train.max_prompt_tokens train.max_turns train.micro_batch train.num_iterations train.scale_rewards
 train.schedule train.shard train.temperature train.tool_error_budget train.top_p train.warmup_steps
@@ -53,12 +58,17 @@ def test_a_file_then_overrides(tmp_path: Path) -> None:
         (["select.batch_sise=3"], r"unknown key select\.batch_sise\. Did you mean select\.batch_size\?"),
         (["nothing=3"], "unknown key nothing"),
         (["select=3"], "select = 3: expected a table"),
-        (["run.policy=best"], "run.policy = 'best': expected one of 'envsched', 'paper', 'uniform'"),
+        (["run.policy=best"], "run.policy = 'best': expected one of 'envsched', 'paper', 'uniform', 'oracle'"),
         (["select.batch_size=0"], "select.batch_size = 0: expected at least 1"),
         (["select.batch_size=many"], "select.batch_size = 'many': expected int"),
         (["select.batch_size=true"], "select.batch_size = True: expected int"),
         (["select.coverage_share=2"], "a share from 0 to 1"),
         (["select.batch_size"], "expected key=value"),
+        (["simulate.enviroments=3"], r"unknown key simulate\.enviroments\. Did you mean simulate\.environments\?"),
+        (["simulate.structure=1.5"], r"simulate\.structure = 1\.5: expected a share from 0 to 1"),
+        (["simulate.impossible=0.8", "simulate.trivial=0.3"], r"simulate\.impossible \+ trivial = 1\.1: expected at most 1"),
+        (["simulate.success_start=0"], r"simulate\.success_start = 0\.0: expected a probability between 0 and 1"),
+        (["simulate.drift=-1"], r"simulate\.drift = -1\.0: expected a number from 0"),
         (["rollout.num_rollouts=1"], "one rollout has no variance"),
         (['run.name=""'], "run.name = '': expected the name of one folder"),
         (["run.name=.."], "expected the name of one folder"),
