@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from envsched_gnn.cli import diagnose, doctor, graph, pool, replay, run, select, simulate, train
+from envsched_gnn.cli import compare, diagnose, doctor, graph, pool, replay, run, select, simulate, train
 
 app = typer.Typer(
     name="envsched",
@@ -25,6 +25,7 @@ app.command("explain")(select.explain)
 app.command("run")(run.run)
 app.command("train")(train.train)
 app.command("report")(run.report)
+app.command("compare")(compare.compare)
 app.command("simulate")(simulate.simulate)
 app.command("replay")(replay.replay)
 app.command("diagnose")(diagnose.diagnose)
