@@ -22,7 +22,7 @@ def compare(
     """Compare policies: uniform, EnvSched, the oracle, and the peers."""
     if not list_policies:
         raise typer.BadParameter("nothing to do; expected --list.")
-    from envsched_gnn.schedule.policies.facts import FACTS
+    from envsched_gnn.policy_facts import FACTS
 
     if json:
         show_json([asdict(facts) for facts in FACTS])

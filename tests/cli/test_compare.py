@@ -1,6 +1,8 @@
 """`envsched compare --list`."""
 
 import json
+import subprocess
+import sys
 
 from typer.testing import CliRunner
 
@@ -33,3 +35,9 @@ def test_the_list_is_for_people_too():
 
 def test_without_anything_to_do_it_is_wrong_usage():
     assert CliRunner().invoke(app, ["compare"]).exit_code == 2
+
+
+def test_the_list_imports_nothing_heavy():
+    code = "import sys\nfrom envsched_gnn.cli.main import app\ntry:\n    app(['compare', '--list'])\nexcept SystemExit:\n    print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

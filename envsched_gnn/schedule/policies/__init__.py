@@ -4,7 +4,7 @@ Knows: a host (`Peer`) that keeps the books, a rule for each peer, the table of 
 Does not know: engines, training, comparisons.
 """
 
-from envsched_gnn.schedule.policies.facts import FACTS, NAMES, Facts
+from envsched_gnn.policy_facts import FACTS, NAMES, Facts
 from envsched_gnn.schedule.policies.make import policy_of
 from envsched_gnn.schedule.policies.peer import Peer
 from envsched_gnn.schedule.policies.rounds import Round, lesson, play_round

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from envsched_gnn.config import PredictConfig, SelectConfig
 from envsched_gnn.errors import ConfigError
+from envsched_gnn.policy_facts import NAMES
 from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.policies.bots import Bots
 from envsched_gnn.schedule.policies.dapo import Dapo
 from envsched_gnn.schedule.policies.dots import Dots
 from envsched_gnn.schedule.policies.dps import Dps
 from envsched_gnn.schedule.policies.dump import Dump
-from envsched_gnn.schedule.policies.facts import NAMES
 from envsched_gnn.schedule.policies.graph_potts import GraphPotts
 from envsched_gnn.schedule.policies.greso import Greso
 from envsched_gnn.schedule.policies.leeps import Leeps

@@ -1,7 +1,7 @@
 """What there is to know of each policy before it is run: the table behind `envsched compare --list`.
 
 Knows: what a policy knows of environments, whether evidence of a task counts for others, extra rollouts, source, licence, what is ours.
-Does not know: how any policy works. All peers are written anew from their description; no code of their origin is used.
+Does not know: how any policy works; it needs no torch. All peers are written anew from their description; no code of their origin is used.
 """
 
 from __future__ import annotations
