@@ -7,6 +7,7 @@ Does not know: schedulers, ledgers, how success comes about.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,27 @@ class SimulatedEngine:
             EnvSchedError: a task is not in the pool.
         """
         known = {group.group_id: group for group in finished}
-        rows = [self._row(pick) for pick in selection.picks]
-        success = self.learner.success()
-        for pick, row in zip(selection.picks, rows, strict=True):
-            if pick.group_id not in known:
-                known[pick.group_id] = self._group(selection, pick, row, success[row])
-                yield known[pick.group_id]
+        missing = tuple(pick for pick in selection.picks if pick.group_id not in known)
+        for group in self.play(replace(selection, picks=missing)):
+            known[group.group_id] = group
+            yield group
         if selection.use in ("train", "filter"):
-            groups = (known[pick.group_id] for pick in selection.picks)
-            self.learner.learn((row, [r for r in group.rewards if r is not None]) for row, group in zip(rows, groups, strict=True))
+            self.learn([known[group_id] for group_id in selection.group_ids])
+
+    def play(self, selection: Selection) -> Iterator[RolloutGroup]:
+        """Groups in rank order, of `selection.num_rollouts` rollouts if it says how many; nothing is learned.
+
+        Raises:
+            EnvSchedError: a task is not in the pool.
+        """
+        rows, success = [self._row(pick) for pick in selection.picks], self.learner.success()
+        for pick, row in zip(selection.picks, rows, strict=True):
+            yield self._group(selection, pick, row, success[row])
+
+    def learn(self, groups: Sequence[RolloutGroup]) -> None:
+        """One round's practice, on all its groups together."""
+        rows = [self._pool.index_of[group.key] for group in groups]
+        self.learner.learn((row, [r for r in group.rewards if r is not None]) for row, group in zip(rows, groups, strict=True))
 
     def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
         """Rewards [rows][samples] of tasks; nothing is learned, and the next round is as if there had been no evaluation."""

@@ -107,6 +107,17 @@ def test_evaluations_and_looks_teach_nothing(world: World, pool: Pool) -> None:
     assert engine.learner.version == 0
 
 
+def test_playing_and_learning_apart_come_to_the_same(world: World, pool: Pool) -> None:
+    selection = selection_of(pool, 0, list(range(30)))
+    one, other = SimulatedEngine(pool, world, seed=1), SimulatedEngine(pool, world, seed=1)
+    groups = list(one.play(selection))
+    assert one.learner.version == 0
+    one.learn(groups)
+    assert list(other.rollout(selection)) == groups
+    assert np.array_equal(one.learner.logits(), other.learner.logits())
+    assert (one.learner.version, other.learner.version) == (1, 1)
+
+
 def test_costs(world: World, pool: Pool) -> None:
     groups = list(SimulatedEngine(pool, world, seed=1).rollout(selection_of(pool, 0, list(range(240)))))
     tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts])
@@ -137,7 +148,7 @@ def test_the_oracle_takes_the_best_tasks_within_the_quotas(world: World, pool: P
 @pytest.mark.parametrize("policy", ["envsched", "oracle"])
 def test_a_resumed_run_goes_on_with_the_same_bits(policy: str, tmp_path: Path) -> None:
     whole = simulate(settings(tmp_path / "whole", f"run.policy={policy}"))
-    for steps in (3, 5, 6):
+    for steps in (3, 6):
         parts = simulate(settings(tmp_path / "parts", f"run.policy={policy}", f"run.steps={steps}"))
     assert groups_of(whole) == groups_of(parts)
     assert len(groups_of(whole)) == 72
@@ -181,7 +192,7 @@ def test_truth_is_that_of_the_world(tmp_path: Path) -> None:
 
 def test_policies_differ_and_seeds_too(tmp_path: Path) -> None:
     runs = {
-        name: groups_of(simulate(settings(tmp_path, f"run.name={name}", *more)))
+        name: groups_of(simulate(settings(tmp_path, f"run.name={name}", "run.steps=2", *more)))
         for name, more in {
             "a": ["run.policy=uniform"],
             "b": ["run.policy=paper"],
