@@ -190,7 +190,7 @@ def _too_few(relation: Relation, env: np.ndarray, has: np.ndarray) -> str:
 def _test(statistic: Any, labels: np.ndarray, draws: permutation.Draws, reason: str, has: np.ndarray | None = None) -> Tested | None:
     """The test, unless it lacks tasks, or no label differs."""
     tested = labels if has is None else labels[has]
-    return None if reason or _constant(tested) else permutation.tested(statistic, labels, draws)
+    return None if reason or _constant(tested) else permutation.against_chance(statistic, labels, draws)
 
 
 def _constant(labels: np.ndarray) -> bool:

@@ -58,7 +58,7 @@ class Tested:
     """Effect beyond chance that a test of these labels would have found in 80 % of cases, at p = 0.05."""
 
 
-def tested(statistic: Callable[[np.ndarray], np.ndarray], labels: np.ndarray, draws: Draws) -> Tested:
+def against_chance(statistic: Callable[[np.ndarray], np.ndarray], labels: np.ndarray, draws: Draws) -> Tested:
     """Compare the statistic ([tasks, n] -> [n]) of the labels [tasks] with that of the draws."""
     effect = float(statistic(labels[:, None])[0])
     null = np.concatenate([statistic(some) for some in draws])
