@@ -189,3 +189,12 @@ def test_an_interrupt_at_any_moment_stays_an_interrupt_and_leaves_a_whole_group_
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted
+
+
+def test_the_runs_of_a_file(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite", "b") as ledger:
+        assert ledger.runs() == []
+        ledger.write_selection(selection())
+    with Ledger(tmp_path / "l.sqlite", "a") as ledger:
+        ledger.write_selection(selection(1))
+        assert ledger.runs() == ["a", "b"]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from envsched_gnn.config import Config, load_config
 from envsched_gnn.errors import GraphError, HistoryError, message
+from envsched_gnn.eval.simulate import SOURCE as SIMULATED
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph
 from envsched_gnn.history import GroupStatistics, group_statistics
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from envsched_gnn.pool.pool import Pool
 
-SIMULATED = "simulated"
-"""Source of the pool of `envsched simulate`, and kind of its ledgers; every other ledger is `real`."""
 UNIFORM = "uniform"
 """The phase of picks that no prediction made."""
 
@@ -47,7 +46,7 @@ class Recorded:
     config: Config
     """The run's settings; of a lone ledger the defaults, but for those given."""
     kind: str
-    """`real` or `simulated`."""
+    """`simulated` if `envsched simulate` made it, else `real`."""
     policy: str
     """Who picked: `run.policy` of the run, or the phases of a lone ledger."""
     uniform: bool

@@ -1,7 +1,9 @@
 """Replay: what is predicted when, what the figures mean, which ledgers are refused."""
 
 import copy
+import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -268,3 +270,16 @@ def test_an_unknown_predictor_names_the_nearest() -> None:
         check_names(["own", "mixtur"])
     assert check_names(["own", "own"]) == ("own",)
     assert check_names([]) == NAMES
+
+
+def test_a_simulated_ledger_says_so_and_has_no_texts(folder: Path, tmp_path: Path) -> None:
+    for name, source in (("s", "simulated"), ("r", "toolworld")):
+        run = tmp_path / name
+        run.mkdir()
+        (run / "resolved.toml").write_text('[run]\npolicy = "uniform"\n')
+        (run / "pool.json").write_text(json.dumps({"source": source, "content_hash": "a" * 64}))
+        shutil.copy(folder / "uniform.sqlite", run / "ledger.sqlite")
+        shutil.copy(folder / "graph.pt", run)
+    simulated = read_recorded(tmp_path / "s", with_pool=True)
+    assert (simulated.kind, simulated.pool, simulated.policy) == ("simulated", None, "uniform")
+    assert read_recorded(tmp_path / "r").kind == "real"
