@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -21,7 +23,6 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, Size, history, random_graph
-from envsched_gnn.eval.speed import timed
 from envsched_gnn.files import write_atomic
 from envsched_gnn.records import Rollout, RolloutGroup, Selection
 from envsched_gnn.schedule.policies import NAMES, policy_of
@@ -39,7 +40,14 @@ TOPICS = 300
 """Centres that they lie around."""
 KNOWN_ROUNDS = 50
 """Rounds of a uniform history that every policy is given first."""
-COLUMNS = ("policy", "tasks", "threads", "build_s", "select_ms", "select_max_ms", "observe_ms", "trips")
+COLUMNS = ("policy", "tasks", "threads", "build_s", "select_ms", "select_cpu_ms", "select_max_ms", "observe_ms", "observe_cpu_ms", "trips")
+
+
+class Cost(NamedTuple):
+    """Milliseconds on the clock, and of all cores: on one thread of a busy machine the second is what a quiet one would need."""
+
+    wall: float
+    cpu: float
 
 
 def prompt_vectors(tasks: int) -> Tensor:
@@ -67,36 +75,40 @@ def rolled_out(selection: Selection, generator: torch.Generator) -> list[Rollout
     ]
 
 
+def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Cost, Any]:
+    """What one call took, and what it returned."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work(*arguments)
+    return Cost(wall=1e3 * (time.perf_counter() - wall), cpu=1e3 * (time.process_time() - cpu)), result
+
+
 def measure(name: str, graph: HeteroData, rounds: int) -> dict[str, Any]:
     """One row; medians of a round, whose trips add up, without the first; `select_max_ms` is the slowest single request."""
     tasks = graph["task"].env_index.numel()
-    build, policy = timed("cpu", lambda: policy_of(name, None, graph, batch_size=BATCH, embedding=prompt_vectors(tasks)))
+    build, policy = timed(lambda: policy_of(name, None, graph, batch_size=BATCH, embedding=prompt_vectors(tasks)))
     for groups in history(graph, KNOWN_ROUNDS):
         policy.observe(groups)
     generator = torch.Generator().manual_seed(0)
-    lines = []
-    for step in range(KNOWN_ROUNDS, KNOWN_ROUNDS + rounds + 1):
-        selects: list[float] = []
-        observes: list[float] = []
-        while True:
-            took, selection = timed("cpu", policy.select, step, None, str(len(selects)))
-            selects.append(took)
-            if not selection.picks:
-                break
-            observes.append(timed("cpu", policy.observe, rolled_out(selection, generator))[0])
-            if not selection.more:
-                break
-        lines.append((selects, observes))
-    return {
-        "policy": name,
-        "tasks": tasks,
-        "threads": torch.get_num_threads(),
-        "build_s": build / 1e3,
-        "select_ms": statistics.median(sum(selects) for selects, _ in lines[1:]),
-        "select_max_ms": max(took for selects, _ in lines[1:] for took in selects),
-        "observe_ms": statistics.median(sum(observes) for _, observes in lines[1:]),
-        "trips": statistics.median(len(observes) for _, observes in lines[1:]),
-    }
+    rounds_of = [_round(policy, step, generator) for step in range(KNOWN_ROUNDS, KNOWN_ROUNDS + rounds + 1)][1:]
+    row: dict[str, Any] = {"policy": name, "tasks": tasks, "threads": torch.get_num_threads(), "build_s": build.wall / 1e3}
+    for at, stage in enumerate(("select", "observe")):
+        row[f"{stage}_ms"] = statistics.median(sum(cost.wall for cost in costs[at]) for costs in rounds_of)
+        row[f"{stage}_cpu_ms"] = statistics.median(sum(cost.cpu for cost in costs[at]) for costs in rounds_of)
+    row["select_max_ms"] = max(cost.wall for selects, _ in rounds_of for cost in selects)
+    return row | {"trips": statistics.median(len(observes) for _, observes in rounds_of)}
+
+
+def _round(policy: Any, step: int, generator: torch.Generator) -> tuple[list[Cost], list[Cost]]:
+    """What the selects and the observes of a step took, trip by trip."""
+    selects: list[Cost] = []
+    observes: list[Cost] = []
+    while True:
+        cost, selection = timed(policy.select, step, None, str(len(selects)))
+        selects.append(cost)
+        if selection.picks:
+            observes.append(timed(policy.observe, rolled_out(selection, generator))[0])
+        if not selection.picks or not selection.more:
+            return selects, observes
 
 
 def main() -> None:
@@ -116,7 +128,7 @@ def main() -> None:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(*(f"{row[c]:.1f}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS))
-    Console(width=140).print(table)
+    Console(width=160).print(table)
     if arguments.out:
         write_atomic(arguments.out, (json.dumps(rows, indent=1) + "\n").encode())
 

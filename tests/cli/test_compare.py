@@ -38,6 +38,9 @@ def test_without_anything_to_do_it_is_wrong_usage():
 
 
 def test_the_list_imports_nothing_heavy():
-    code = "import sys\nfrom envsched_gnn.cli.main import app\ntry:\n    app(['compare', '--list'])\nexcept SystemExit:\n    print('torch' in sys.modules)"
+    code = (
+        "import sys\nfrom envsched_gnn.cli.main import app\n"
+        "try:\n    app(['compare', '--list'])\nexcept SystemExit:\n    print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

@@ -40,11 +40,14 @@ def beta(a: Float[Tensor, " n"], b: Float[Tensor, " n"], u: Float[Tensor, " n"])
     return torch.from_numpy(scipy.special.betaincinv(a.numpy(), b.numpy(), u.numpy()))
 
 
-def ranked(score: Float[Tensor, " n"], key: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Positions by descending round(score 2^32), as in the scheduler's own pass, ties by descending key."""
-    by_key = torch.argsort(key, descending=True)
-    whole = torch.round(score[by_key].to(torch.float64) * SCALE).to(torch.int64)
-    return by_key[torch.argsort(whole, descending=True, stable=True)]
+def ranked(score: Float[Tensor, " n"], key: Int[Tensor, " n"], count: int) -> Int[Tensor, " m"]:
+    """Positions of the first `count` by descending round(score 2^32), as in the scheduler's own pass, ties by descending key."""
+    whole = torch.round(score.to(torch.float64) * SCALE).to(torch.int64)
+    at = everyone(len(whole))
+    if 0 < count < len(whole):
+        at = (whole >= whole.topk(count).values[-1]).nonzero().flatten()
+    at = at[torch.argsort(key[at], descending=True)]
+    return at[torch.argsort(whole[at], descending=True, stable=True)][:count]
 
 
 def in_epochs(visits: Int[Tensor, " n"], identity: Int[Tensor, " n"], seed: int, count: int) -> Int[Tensor, " m"]:
@@ -54,5 +57,6 @@ def in_epochs(visits: Int[Tensor, " n"], identity: Int[Tensor, " n"], seed: int,
         if len(chosen) >= count:
             break
         at = (visits == epoch).nonzero().flatten()
-        chosen = torch.cat([chosen, at[torch.argsort(task_keys(identity[at], seed, epoch), descending=True)]])
-    return chosen[:count]
+        order = task_keys(identity[at], seed, epoch).topk(min(count - len(chosen), len(at))).indices
+        chosen = torch.cat([chosen, at[order]])
+    return chosen

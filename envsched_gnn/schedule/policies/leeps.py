@@ -86,7 +86,7 @@ class Leeps:
         explored = 1 - p**k - (1 - p) ** k + BONUS / (1 + tables["groups"][rows].to(p.dtype)).sqrt()
         score, key = torch.where(exploit, own * (1 - own), explored), ask.key()
         sets = [at.nonzero().flatten() for at in (exploit & ~fresh, ~exploit, exploit & fresh)]
-        exploiting, exploring, cooling = (at[chance.ranked(score[at], key[at])] for at in sets)
+        exploiting, exploring, cooling = (at[chance.ranked(score[at], key[at], ask.count)] for at in sets)
         slots = max(round(ask.count * self.exploit_share()), ask.count - len(exploring))
         slots = min(slots, len(exploiting))
         chosen = torch.cat([exploiting[:slots], exploring[: ask.count - slots], cooling])[: ask.count]

@@ -63,7 +63,7 @@ class Ask:
     def best(self, score: Float[Tensor, " n"], among: Int[Tensor, " n"] | None = None) -> Plan:
         """The `count` tasks of highest score, ties by the key; `among` are the positions that `score` belongs to (default: all)."""
         at = chance.everyone(len(self.rows)) if among is None else among
-        order = chance.ranked(score, self.key()[at])[: self.count]
+        order = chance.ranked(score, self.key()[at], self.count)
         return Plan(rows=self.rows[at[order]], score=score[order])
 
 

@@ -43,7 +43,8 @@ def test_gumbel_and_beta_by_hand():
 
 def test_ranked_rounds_scores_and_lets_the_key_decide():
     score = torch.tensor([0.5, 0.5 + 1e-12, 1.0, -1.0])
-    assert chance.ranked(score, torch.tensor([5, 4, 0, 9])).tolist() == [2, 0, 1, 3]
+    for count in range(6):
+        assert chance.ranked(score, torch.tensor([5, 4, 0, 9]), count).tolist() == [2, 0, 1, 3][:count]
 
 
 def test_epochs_are_those_of_uniform():
