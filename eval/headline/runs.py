@@ -91,7 +91,7 @@ class Run:
         self.seconds = {}
         if isinstance(self.scheduler, Oracle):
             with self._timed("look"):
-                self.scheduler.look(step, self.engine.evaluate)
+                self.scheduler.look(step, self._sampled)
         selections, groups = self._filtered(step) if self.arm == "dapo" else self._plain(step)
         picks = Selection(step=step, picks=tuple(pick for selection in selections for pick in selection.picks))
         correlation = self.scheduler.metrics().get("envsched/round/rank_correlation")
@@ -99,6 +99,13 @@ class Run:
         self.charged += line["rollouts"]
         line |= {"charged": self.charged} | {f"seconds_{stage}": round(value, 4) for stage, value in self.seconds.items()}
         append(self.folder / "steps.jsonl", without_nan(line))
+
+    def _sampled(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
+        """Rewards [rows][samples]. ToolWorld gives no gold calls to a task that cannot be solved: of binary rewards it can only get 0."""
+        tasks = [self.pool.tasks[row] for row in rows]
+        solvable = [bool(task.ground_truth) or task.info.get("reward") != "binary" for task in tasks]
+        played = iter(self.engine.evaluate([row for row, possible in zip(rows, solvable, strict=True) if possible], samples))
+        return [next(played) if possible else [0.0] * samples for possible in solvable]
 
     def _plain(self, step: int) -> tuple[list[Selection], list[RolloutGroup]]:
         """Select, roll out and learn, observe."""
