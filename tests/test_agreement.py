@@ -45,6 +45,8 @@ def compare_scores(scheduler, oracle, t, worst):
     terms = [
         reference.coverage_terms(world, oracle.past, observed, parts["W"]["long"], i, t, oracle.settings.batch_size) for i in world.tasks
     ]
+    if oracle.preset == "default":
+        terms = [term * q for term, q in zip(terms, parts["q"], strict=True)]
     expected = {
         "weight_long": parts["W"]["long"],
         "variance_long": parts["est"]["long"]["v"],

@@ -16,7 +16,7 @@ from envsched_gnn.schedule.quotas import quotas_at
 from envsched_gnn.schedule.redundancy import Redundancy
 from tests.reference import selection as reference
 from tests.reference.cases import Case, random_graph, world_of
-from tests.reference.prediction import average_ranks_doubled
+from tests.reference.prediction import pr
 
 
 def both(seed, tasks, environments, per_round, rolling, penalty, share, batch_size, words):
@@ -37,11 +37,10 @@ def both(seed, tasks, environments, per_round, rolling, penalty, share, batch_si
     exposure.add(t, earlier)
     past += [(t, i) for i in earlier]
     eligible = [rng.random() < 0.9 and i not in earlier for i in range(tasks)]
-    q_score = [rng.choice((0.1, 0.2, 0.25, rng.random() / 3)) for _ in range(tasks)]
+    q = pr([rng.choice((0.1, 0.2, 0.25, rng.random() / 3)) for _ in range(tasks)])
 
-    slow = reference.select(world, past, [0, 1, 3, 4], set(), False, [0.0] * tasks, q_score, eligible, t, batch_size, oracle_settings)
-    q2 = average_ranks_doubled(q_score)
-    q = torch.tensor([(doubled - 1) / (2 * tasks) for doubled in q2], dtype=torch.float64)
+    slow = reference.select(world, past, [0, 1, 3, 4], set(), False, [0.0] * tasks, q, False, eligible, t, batch_size, oracle_settings)
+    q = torch.tensor(q, dtype=torch.float64)
     schedulable = torch.tensor(reference.schedulable_environments(world))
     n_e = torch.from_numpy(exposure.environment_density(t))
     nbar = coverage.mean_density(n_e, schedulable, batch_size, tasks)
@@ -56,7 +55,7 @@ def both(seed, tasks, environments, per_round, rolling, penalty, share, batch_si
     fast = greedy.GreedyPass(
         phases,
         eligible=torch.tensor(eligible),
-        ties=(lambda rows: torch.tensor(q2)[rows], lambda rows: task_keys(graph["task"].identity[rows], seed, t)),
+        ties=(lambda rows: torch.round(q[rows] * greedy.SCALE).long(), lambda rows: task_keys(graph["task"].identity[rows], seed, t)),
         env_index=graph["task"].env_index,
         quotas=quotas_at(exposure, t, config, len(schedulable)),
         redundancy=Redundancy(graph, weight=penalty, threshold=0.5),

@@ -52,7 +52,7 @@ class HeuristicPredictor:
             case "paper":
                 q = percentile_rank(u)
             case "default":
-                q = percentile_rank(p)
+                q = p
         return Prediction(informativeness=q, predicted_variance=u, p_informative=p, parts=parts)
 
     def _relations(self, evidence: Evidence) -> dict[str, Tensor]:

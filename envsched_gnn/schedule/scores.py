@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def base_scores(
     scheduler: EnvSched, step: int, evidence: Evidence, prediction: Prediction, *, picked: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(coverage, exploitation) score of every task before penalties; `picked`: count the picks of this step too."""
+    """(coverage, exploitation) score of every task before penalties; `picked`: count the picks of this step too.
+
+    Preset `default` weighs coverage by q, a probability there: seldom seen tasks count as far as they may have variance.
+    """
     book = scheduler.book
     count = book.exposure.num_selections(step if picked else step - 1)
     n_e = torch.from_numpy(book.exposure.environment_density(step)).to(count.device)
@@ -29,6 +32,8 @@ def base_scores(
     env_term = coverage.environment_term(n_e, nbar)[scheduler.graph["task"].env_index]
     pattern = coverage.pattern_term(coverage.cross_evidence(evidence, prediction, scheduler.neighbors))
     cover = coverage.coverage_score(env_term, coverage.task_term(count), pattern)
+    if scheduler.preset == "default":
+        cover.mul_(prediction.informativeness)
     return cover, coverage.exploitation_score(prediction.informativeness, count)
 
 

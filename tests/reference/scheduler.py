@@ -30,14 +30,13 @@ class ReferenceScheduler:
         return rounds
 
     def predict(self, t):
-        """Everything known before step t: the paper's parts, p_e, expert weights, p_informative, and the score that q ranks."""
+        """Everything known before step t: the paper's parts, p_e, expert weights, p_informative, and q."""
         parts = prediction.paper(self.world, self.log, t)
         parts["p_e"] = prediction.experts(self.world, self.log, t, self.settings.batch_size, self.v_floor)
         uniform = [1 / 12] * 12
         parts["expert_weights"] = uniform if self.preset == "paper" else prediction.expert_weights(self.expert_rounds())
         parts["p_informative"] = prediction.mixture(parts["expert_weights"], parts["p_e"])
-        parts["score"] = parts["u"] if self.preset == "paper" else parts["p_informative"]
-        parts["q"] = prediction.pr(parts["score"])
+        parts["q"] = prediction.pr(parts["u"]) if self.preset == "paper" else parts["p_informative"]
         return parts
 
     def select(self, t, n=None):
@@ -51,7 +50,8 @@ class ReferenceScheduler:
             {task for task, _, _ in self.log},
             not any(step < t for _, step, _ in self.log),
             parts["W"]["long"],
-            parts["score"],
+            parts["q"],
+            self.preset == "default",
             [not self.world.held_out[i] and i not in busy for i in self.world.tasks],
             t,
             self.settings.batch_size if n is None else n,

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from tests.reference.history import w
-from tests.reference.prediction import average_ranks_doubled, neighbours
+from tests.reference.prediction import neighbours
 
 MASK = 2**64 - 1
 QUOTAS = ("consecutive", "rolling", "per_round")
@@ -127,14 +127,13 @@ def feasible(world, past, rounds, batch, left, t, settings):
     return []
 
 
-def select(world, past, rounds, observed, cold, weight_long, q_score, eligible, t, n, settings):
-    """Pick min(n, eligible) tasks for step t. `past` holds earlier picks of t too; `q_score` [N] is what q ranks."""
-    q2 = average_ranks_doubled(q_score)
-    q = [(doubled - 1) / (2 * len(q2)) for doubled in q2]
+def select(world, past, rounds, observed, cold, weight_long, q, weighed, eligible, t, n, settings):
+    """Pick min(n, eligible) tasks for step t. `past` holds earlier picks of t too; `weighed`: coverage is multiplied by q."""
     keys = [key(world.identity[i], settings.seed, t) for i in world.tasks]
     before = list(past)  # exposure and quotas of this request
     batch = [task for s, task in past if s == t]
     cover = [coverage_terms(world, before, observed, weight_long, i, t, settings.batch_size) for i in world.tasks]
+    cover = [c * y for c, y in zip(cover, q, strict=True)] if weighed else cover
     omega = [exposure_factor(exposure(before, i, t)) for i in world.tasks]
     left = [i for i in world.tasks if eligible[i]]
     result = Batch()
@@ -145,7 +144,7 @@ def select(world, past, rounds, observed, cold, weight_long, q_score, eligible, 
             here = sum(world.env[j] == world.env[i] for j in batch)
             raw = {"cold": 0.0, "coverage": cover[i] / (1 + here), "exploitation": q[i] * omega[i]}[phase]
             scores[i] = raw - (0.0 if cold else penalty(world, batch, i, settings))
-        best = max(scores, key=lambda i: (0 if cold else round(scores[i] * 2**32), 0 if cold else q2[i], keys[i]))
+        best = max(scores, key=lambda i: (0 if cold else round(scores[i] * 2**32), 0 if cold else round(q[i] * 2**32), keys[i]))
         result.relaxations += [(quota, best) for quota in violations(world, past, rounds, batch, best, t, settings)]
         result.picks.append((best, phase, scores[best]))
         batch.append(best)

@@ -168,10 +168,10 @@ def test_caps():
     assert caps(world_of(52), Settings(per_round=3, rolling=5)) == (3, 5)
 
 
-def pick_four(settings, n):
+def pick_four(settings, n, weighed=False):
     past = [(0, 0), (0, 2)]
-    q_score = [0.0611, 0.0602, 0.0569, 0.0586]
-    return select(four_tasks(), past, [0], {0, 2}, False, [0.5, 0, 0.5, 0], q_score, [True] * 4, 8, n, settings)
+    q = [0.875, 0.625, 0.125, 0.375]
+    return select(four_tasks(), past, [0], {0, 2}, False, [0.5, 0, 0.5, 0], q, weighed, [True] * 4, 8, n, settings)
 
 
 def test_scores_of_four_tasks():
@@ -180,6 +180,13 @@ def test_scores_of_four_tasks():
     assert [(task, phase) for task, phase, _ in batch.picks] == [(1, "coverage"), (3, "coverage"), (0, "exploitation")]
     assert [score for _, _, score in batch.picks] == close([2.75 / 3, 2.75 / 3, 0.875 / math.sqrt(17 / 16)])
     assert batch.relaxations == []
+
+
+def test_coverage_weighed_by_q():
+    """Task 0: .875 (.75 + .5 + 2/2.3)/3 = .618, above task 1: .625 2.75/3 = .573. Halved, that is less than task 3: .375 2.75/3."""
+    batch = pick_four(Settings(batch_size=2, coverage_share=1.0), 2, weighed=True)
+    assert [task for task, _, _ in batch.picks] == [0, 3]
+    assert [score for _, _, score in batch.picks] == close([0.875 * (1.25 + 2 / 2.3) / 3, 0.375 * 2.75 / 3])
 
 
 def test_penalty_of_four_tasks():
@@ -202,7 +209,7 @@ def one_environment(n):
 
 def relaxed(past, n, settings, empty=(), want=3):
     batch = select(
-        one_environment(3), past, [s for s, _ in past] + list(empty), {0}, False, [0.0] * 3, [0, 1, 2], [True] * 3, 9, want, settings
+        one_environment(3), past, [s for s, _ in past] + list(empty), {0}, False, [0.0] * 3, [1 / 6, 1 / 2, 5 / 6], False, [True] * 3, 9, want, settings
     )
     assert len(batch.picks) == n
     return [task for task, _, _ in batch.picks], batch.relaxations
@@ -226,7 +233,7 @@ def test_relaxations():
 
 def test_cold_batch_follows_the_keys():
     world = one_environment(5)
-    batch = select(world, [], [], set(), True, [0.0] * 5, [0.0] * 5, [True, True, False, True, True], 0, 9, Settings(seed=3))
+    batch = select(world, [], [], set(), True, [0.0] * 5, [0.0] * 5, False, [True, True, False, True, True], 0, 9, Settings(seed=3))
     order = sorted([0, 1, 3, 4], key=lambda i: -key(i, 3, 0))
     assert batch.picks == [(i, "cold", 0.0) for i in order]
 
