@@ -90,11 +90,12 @@ def lesson(trips: Sequence[tuple[Selection, Sequence[RolloutGroup]]], size: int,
     """The groups of a step's trips that a policy model learns from, see `Use`: at most `size` of those that are filtered."""
     pilots = {group.key: group.rollouts for selection, groups in trips if selection.use == "pilot" for group in groups}
     plain = [group for selection, groups in trips if selection.use == "train" for group in groups]
-    filtered = [group for selection, groups in trips if selection.use == "filter" for group in groups if is_mixed(group, book)]
+    filtered = mixed([group for selection, groups in trips if selection.use == "filter" for group in groups], book)
     return [replace(group, rollouts=pilots.get(group.key, ()) + group.rollouts) for group in plain] + filtered[:size]
 
 
-def is_mixed(group: RolloutGroup, book: Book) -> bool:
-    """Whether its rewards, mapped to [0, 1], have variance."""
-    row = book.row(group.key)
-    return float(group_statistics([group.rewards], book.low[[row]], book.high[[row]]).variance) > ZERO_VARIANCE
+def mixed(groups: Sequence[RolloutGroup], book: Book) -> list[RolloutGroup]:
+    """Those whose rewards, mapped to [0, 1], have variance."""
+    rows = [book.row(group.key) for group in groups]
+    variance = group_statistics([group.rewards for group in groups], book.low[rows], book.high[rows]).variance
+    return [group for group, v in zip(groups, variance.tolist(), strict=True) if v > ZERO_VARIANCE]

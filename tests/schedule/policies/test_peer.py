@@ -53,7 +53,7 @@ def trips(policy, step, observe=True):
 
 
 POOLS = st.tuples(st.lists(st.integers(0, 3), min_size=2, max_size=14), st.integers(1, 6), st.integers(0, 10_000))
-FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("name", PEERS)
