@@ -14,7 +14,9 @@ from envsched_gnn.cli.main import app
 
 ROOT = Path(__file__).parent.parent.parent
 SURFACE = {
-    "compare": {"--list", "--json"},
+    "compare": {
+        *("-c", "--config", "--in", "--policies", "--seeds", "--processes", "--folder", "-o", "--out", "-s", "--set", "--list", "--json"),
+    },
     "diagnose": {"LEDGER", "--pool", "--graph", "--permutations", "--seed", "-s", "--set", "-o", "--out", "--json"},
     "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},
     "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},

@@ -1,0 +1,146 @@
+"""One run of a comparison in its folder: step by step until its budget is spent, resumable.
+
+Knows: the order of a step, what a run writes, when it ends.
+Does not know: policies, engines, other runs.
+
+The folder: `run.json` and `resolved.toml` (what it is), `steps.jsonl` (a line a step), `curve.jsonl` (a line an evaluation), checkpoints,
+`done.json` at last. A run that was stopped goes on from its last checkpoint, with the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envsched_gnn.config import Config
+from envsched_gnn.errors import CheckpointError
+from envsched_gnn.eval.compare.arena import Arena
+from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.files import without_nan, write_atomic
+from envsched_gnn.history import ZERO_VARIANCE, group_statistics
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.schedule.envsched import EnvSched
+from envsched_gnn.schedule.policies import Peer, Round, play_round
+from envsched_gnn.schedule.uniform import Uniform
+from envsched_gnn.train import checkpoint
+from envsched_gnn.train.loop import append
+
+STEPS, CURVE, DONE = "steps.jsonl", "curve.jsonl", "done.json"
+Line = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The parts of a run."""
+
+    folder: Path
+    config: Config
+    arena: Arena
+    policy: EnvSched | Uniform | Peer
+    charged: int = 0
+    """Rollouts so far."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def budget(self) -> int:
+        """Rollouts that the run may spend."""
+        return self.config.run.steps * self.config.select.batch_size * self.config.rollout.num_rollouts
+
+    def play(self) -> None:
+        """All steps that are missing."""
+        step = self._restore()
+        while not self._over(step):
+            if step and step % self.config.train.checkpoint_every == 0:
+                self._save(step)
+            self._evaluate(step)
+            self._step(step)
+            step += 1
+        self._evaluate(step)
+        write_atomic(self.folder / DONE, json.dumps({"steps": step, "rollouts": self.charged}).encode())
+
+    def _over(self, step: int) -> bool:
+        return step >= self.config.run.steps or self.charged >= self.budget
+
+    def _step(self, step: int) -> None:
+        self.seconds = {}
+        looks = 0
+        if isinstance(self.policy, Oracle):
+            with self._timed("look"):
+                looks = self.arena.tell(self.policy, step)
+        with self._timed("round"):
+            played = play_round(self.policy, self.arena, step)
+        with self._timed("learn"):
+            self.arena.learn(played.train)
+        self.charged += played.charged
+        line = {"step": step, **figures(self.arena.pool, played), "looks": looks}
+        append(self.folder / STEPS, line | {f"seconds_{stage}": round(value, 4) for stage, value in self.seconds.items()})
+
+    def _evaluate(self, step: int) -> None:
+        success = self.arena.success(step)
+        if success is not None:
+            append(self.folder / CURVE, without_nan({"step": step, "success": success}))
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - begin
+
+    def _save(self, step: int) -> None:
+        parts = {"policy": self.policy.state_dict(), "arena": self.arena.state_dict()}
+        state = {"step": step, "charged": self.charged, "pool_hash": self.arena.pool.content_hash, **parts}
+        checkpoint.save(self.folder / "checkpoint", step, state)
+
+    def _restore(self) -> int:
+        """The step to go on with; files are cut back to it."""
+        state, _ = checkpoint.load_newest(self.folder / "checkpoint")
+        step = 0
+        if state is not None:
+            if state["pool_hash"] != self.arena.pool.content_hash:
+                raise CheckpointError(
+                    f"{self.folder}: begun on another pool than is there now. Give another --folder, or restore the pool."
+                )
+            step, self.charged = state["step"], state["charged"]
+            self.policy.load_state_dict(state["policy"])
+            self.arena.load_state_dict(state["arena"])
+        for name in (STEPS, CURVE):
+            cut(self.folder / name, step)
+        return step
+
+
+def figures(pool: Pool, played: Round) -> Line:
+    """What a step spent and what it was worth; the sums of `eval/compare/__init__.py`."""
+    rows = [pool.index_of[group.key] for group in played.train]
+    low, high = ([pool.reward_ranges[row][end] for row in rows] for end in (0, 1))
+    statistics = group_statistics([group.rewards for group in played.train], low, high)
+    variance = [value if seen else 0.0 for value, seen in zip(statistics.variance.tolist(), statistics.observed.tolist(), strict=True)]
+    rollouts = [len(group.rollouts) for group in played.train]
+    tokens = [sum(rollout.tokens for rollout in group.rollouts) for group in played.train]
+    informative = [value > ZERO_VARIANCE for value in variance]
+    return {
+        "rollouts": played.charged,
+        "tokens": sum(rollout.tokens for group in played.groups for rollout in group.rollouts),
+        "groups": len(played.train),
+        "informative_groups": sum(informative),
+        "trained_rollouts": sum(rollouts),
+        "informative_rollouts": sum(r for r, good in zip(rollouts, informative, strict=True) if good),
+        "informative_tokens": sum(t for t, good in zip(tokens, informative, strict=True) if good),
+        "variance_rollouts": sum(r * v for r, v in zip(rollouts, variance, strict=True)),
+        "environments": len({group.env_id for group in played.train}),
+    }
+
+
+def cut(path: Path, step: int) -> None:
+    """Keep the lines of steps before `step`; the file is there afterwards."""
+    write_atomic(path, b"".join(json.dumps(line).encode() + b"\n" for line in lines(path) if line["step"] < step))
+
+
+def lines(path: Path) -> list[Line]:
+    """The whole lines of a file; none if it is not there."""
+    content = path.read_bytes() if path.is_file() else b""
+    return [json.loads(line) for line in content.split(b"\n")[:-1]]

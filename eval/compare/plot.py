@@ -1,0 +1,63 @@
+"""The figure of a comparison: learning curves over charged rollouts.
+
+Knows: which line a policy has, means and bands over seeds.
+Does not know: tables, statistics.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from envsched_gnn.eval.figures import BLUE, GREEN, GREY, ORANGE, STYLE
+from envsched_gnn.files import replacing
+
+LINES: dict[str, Any] = {"uniform": GREY, "envsched": BLUE, "paper": ORANGE, "oracle": GREEN}
+"""Colours of the policies that stand in most comparisons; the peers have those of a colour map, variants that of their policy, dashed."""
+POINTS = 101
+"""Points of a mean curve over the budget."""
+
+
+def write_plot(result: dict[str, Any], path: Path) -> Path:
+    """Draw the curves of a result as SVG or PNG, as the name of the file says, in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix.removeprefix(".") or "svg"
+    with mpl.rc_context(STYLE | {"svg.hashsalt": "compare"}), replacing(path) as file:
+        drawn(result).savefig(file, format=kind, dpi=130, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
+    return path
+
+
+def drawn(result: dict[str, Any]) -> Figure:
+    """One line a policy: the mean over seeds, with the range over seeds of uniform shaded."""
+    figure = Figure(figsize=(8.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    names = list(dict.fromkeys(row["policy"] for row in result["rows"]))
+    peers = [name for name in names if name.split(":")[0] not in LINES]
+    colours = LINES | dict(zip(peers, mpl.colormaps["tab20"](np.linspace(0, 1, max(len(peers), 1))), strict=False))
+    budget = np.mean([row["rollouts"] for row in result["rows"] if row["policy"] == "uniform"])
+    for name in names:
+        curves = [curve for row in result["rows"] if row["policy"] == name if (curve := _curve(row, result)) is not None]
+        if not curves:
+            continue
+        x, colour = np.linspace(0, budget, POINTS), colours[name.split(":")[0]]
+        axes.plot(x, np.mean(curves, axis=0), color=colour, linestyle="--" if ":" in name else "-", label=name, linewidth=1.6)
+        if name == "uniform" and len(curves) > 1:
+            axes.fill_between(x, np.min(curves, axis=0), np.max(curves, axis=0), color=colour, alpha=0.2, linewidth=0)
+    axes.set_xlabel("charged rollouts")
+    axes.set_ylabel("success")
+    if axes.lines:
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def _curve(row: dict[str, Any], result: dict[str, Any]) -> np.ndarray | None:
+    """Success at POINTS equal parts of the budget of the row's seed; None if it was never measured."""
+    known = [(at, value) for at, value in zip(row["clock"], row["curve"], strict=True) if value is not None]
+    if not known:
+        return None
+    steps = next(other["steps"] for other in result["rows"] if other["policy"] == "uniform" and other["seed"] == row["seed"])
+    return np.interp(np.linspace(0, steps, POINTS), *zip(*known, strict=True))
