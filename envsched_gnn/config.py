@@ -92,13 +92,13 @@ class GraphConfig:
     """The dual-relation graph."""
 
     within_neighbors: int = 6
-    """k_within (paper)."""
+    """k_within (paper). 0 takes the relation out: it then says its reference of every task."""
     cross_neighbors: int = 12
-    """k_cross (paper)."""
+    """k_cross (paper). 0 takes the relation out, and with it the pattern term of coverage."""
 
     def __post_init__(self) -> None:
-        require(self.within_neighbors >= 1, "graph.within_neighbors", self.within_neighbors, "at least 1")
-        require(self.cross_neighbors >= 1, "graph.cross_neighbors", self.cross_neighbors, "at least 1")
+        for name in ("within_neighbors", "cross_neighbors"):
+            require(getattr(self, name) >= 0, f"graph.{name}", getattr(self, name), "at least 1, or 0 to take the relation out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +131,8 @@ class SelectConfig:
     """rho (paper)."""
     penalty: float = 0.5
     """Weight of the redundancy penalty (ours)."""
-    penalty_threshold: float = 0.5
-    """Similarity below which there is no penalty (ours)."""
+    penalty_threshold: float | None = None
+    """Similarity below which there is no penalty; None: 0.5 in preset `paper`, 0.9 in `default` (ours)."""
     per_round: int | None = None
     """Tasks an environment a round; None: max(1, ceil(4 (B/64)(51/M))), 4 in the paper's setting."""
     rolling: int | None = None
@@ -148,7 +148,8 @@ class SelectConfig:
         require(
             0 <= self.penalty <= MAX_PENALTY, "select.penalty", self.penalty, f"a weight from 0 to {MAX_PENALTY:g}; scores are at most 1"
         )
-        require(0 <= self.penalty_threshold <= 1, "select.penalty_threshold", self.penalty_threshold, "a similarity from 0 to 1")
+        threshold = self.penalty_threshold
+        require(threshold is None or 0 <= threshold <= 1, "select.penalty_threshold", threshold, "a similarity from 0 to 1")
         for name in ("per_round", "rolling"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"select.{name}", value, "at least 1, or nothing for the rule")

@@ -85,6 +85,7 @@ def play(case):
         batch_size=case.batch_size,
         coverage_share=case.coverage_share,
         penalty=case.penalty,
+        penalty_threshold=0.5,
         per_round=case.per_round,
         rolling=case.rolling,
     )

@@ -19,7 +19,7 @@ pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.too
 predict.half_life_long predict.half_life_short predict.preset predict.v_floor
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
-select.batch_size select.consecutive select.coverage_share select.penalty select.penalty_threshold select.quarantine_after
+select.batch_size select.consecutive select.coverage_share select.penalty select.quarantine_after
 simulate.checks simulate.cluster_environment simulate.cluster_pattern simulate.drift simulate.environment_share
 simulate.environment_skills simulate.environments simulate.gain_environment simulate.gain_own simulate.gain_pattern
 simulate.held_out_environments simulate.held_out_tasks simulate.impossible simulate.operations simulate.pattern_share
@@ -30,7 +30,7 @@ train.max_completion_tokens train.max_prompt_tokens train.max_turns train.micro_
 train.schedule train.shard train.temperature train.tool_error_budget train.top_p train.warmup_steps
 vllm.max_model_length vllm.memory_share vllm.mode vllm.sleep vllm.tensor_parallel
 """
-"""Every key that has a value by default; `select.per_round` and `select.rolling` have none."""
+"""Every key that has a value by default; `select.penalty_threshold`, `select.per_round` and `select.rolling` have none."""
 
 
 def test_the_keys_are_frozen() -> None:

@@ -94,6 +94,9 @@ def warn_of_lost_ledger(ledger: Ledger, step: int, progress: Progress) -> None:
 def _preset(config: Config) -> Preset:
     if config.run.policy == "envsched" and config.predict.preset == "paper":
         raise ConfigError("predict.preset = 'paper' with run.policy = 'envsched', which is the preset 'default'. Set run.policy = 'paper'.")
+    if config.run.policy == "oracle":
+        cure = "Use envsched simulate --policy oracle, or 'uniform' here."
+        raise ConfigError(f"run.policy = 'oracle': nobody knows the chances of real tasks. {cure}")
     return "paper" if config.run.policy == "paper" else "default"
 
 

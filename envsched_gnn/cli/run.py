@@ -15,7 +15,6 @@ import typer
 
 from envsched_gnn.cli.console import Settings, cured, say, show, show_json
 from envsched_gnn.cli.display import Plain, display
-from envsched_gnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from envsched_gnn.config import Config
@@ -47,10 +46,6 @@ def follow(verb: str, config: Path, settings: Sequence[str], play: Callable[[Con
     from envsched_gnn.config import load_config
 
     parsed = load_config(config, settings)
-    if parsed.run.policy == "oracle":
-        raise ConfigError(
-            "run.policy = 'oracle': nobody knows the chances of real tasks. Use envsched simulate --policy oracle, or 'uniform' here."
-        )
     given = config.read_text(encoding="utf-8") + "".join(f"# -s {_one_line(setting)}\n" for setting in settings)
     try:
         with display(parsed.run.steps) as progress:

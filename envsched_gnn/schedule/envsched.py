@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 MIN_INFORMATIVE_HALF_LIFE = 200.0
 """Steps; H = max(200, 5 N/B), so that a task is still known when it returns (ours)."""
+PENALTY_THRESHOLD: dict[Preset, float] = {"paper": 0.5, "default": 0.9}
+"""On ToolWorld a tenth of all pairs across environments is above 0.63, a hundredth above 0.97: all but the same (ours)."""
 KIND = "envsched"
 FIELDS = (*state.BOOK_FIELDS, "history", "quarantine", "predictor")
 
@@ -96,7 +98,9 @@ class EnvSched:
             device=store.env_index.device,
         )
         self.predictor: Predictor = predictor or HeuristicPredictor(config.preset, self.neighbors, v_floor=config.v_floor)
-        self.redundancy = Redundancy(self.graph, weight=self.select_config.penalty, threshold=self.select_config.penalty_threshold)
+        threshold = self.select_config.penalty_threshold
+        threshold = PENALTY_THRESHOLD[self.preset] if threshold is None else threshold
+        self.redundancy = Redundancy(self.graph, weight=self.select_config.penalty, threshold=threshold)
 
     @property
     def batch_size(self) -> int:

@@ -72,6 +72,16 @@ def test_coverage_picks_come_first(graph, share, n, coverage):
     assert [p.phase for p in scheduler.select(2, n).picks] == ["coverage"] * coverage + ["exploitation"] * (n - coverage)
 
 
+def test_a_preset_has_its_threshold_unless_one_is_given(graph):
+    given = SelectConfig(penalty_threshold=0.7)
+    found = [
+        EnvSched(None, graph, preset=preset, select=select).redundancy.threshold
+        for preset in ("paper", "default")
+        for select in (None, given)
+    ]
+    assert found == [0.5, 0.7, 0.9, 0.7]
+
+
 def test_an_empty_request_is_empty(graph):
     scheduler = practised(graph, rounds=1)
     assert scheduler.select(1, 0).picks == ()
