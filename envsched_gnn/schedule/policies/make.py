@@ -15,6 +15,7 @@ from torch import Tensor
 from envsched_gnn.config import PredictConfig, SelectConfig
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.policy_facts import NAMES
+from envsched_gnn.pool.shuffle import shown_rows
 from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.policies.bots import Bots
 from envsched_gnn.schedule.policies.dapo import Dapo
@@ -123,8 +124,13 @@ def unknown(name: str) -> ConfigError:
 def _vectors(name: str, pool: Pool | None, tasks: int, embedding: Tensor | None) -> Tensor:
     if embedding is None and pool is None:
         raise ConfigError(f"policy {name!r}: neither a pool nor vectors of its prompts. Give one of them.")
-    vectors = prompt_embedding([task.prompt for task in pool.tasks]) if embedding is None and pool is not None else embedding
+    vectors = shown_prompts(pool) if embedding is None and pool is not None else embedding
     assert vectors is not None
     if vectors.dim() != 2 or len(vectors) != tasks or not vectors.shape[1]:
         raise ConfigError(f"policy {name!r}: vectors of shape {tuple(vectors.shape)}; expected a row a task, {tasks} of them.")
     return vectors.detach().cpu()
+
+
+def shown_prompts(pool: Pool) -> Tensor:
+    """Vectors of the prompts that a scheduler sees: in a shuffled pool those of other tasks."""
+    return prompt_embedding([pool.tasks[row].prompt for row in shown_rows(pool)])

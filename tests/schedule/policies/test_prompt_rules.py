@@ -5,10 +5,14 @@ import math
 import torch
 
 from envsched_gnn.graph.build import assemble_graph
+from envsched_gnn.pool.pool import Pool
+from envsched_gnn.pool.shuffle import shown_rows, shuffle
+from envsched_gnn.records import Environment, Task
 from envsched_gnn.schedule.policies.bots import Bots
 from envsched_gnn.schedule.policies.dots import Dots
 from envsched_gnn.schedule.policies.graph_potts import GraphPotts
 from envsched_gnn.schedule.policies.leeps import Leeps
+from envsched_gnn.schedule.policies.make import shown_prompts
 from envsched_gnn.schedule.policies.pcl import Pcl
 from tests.schedule.policies.hand import ask, binary, close, groups, identity_of
 from tests.schedule.small import graph_of
@@ -189,3 +193,15 @@ def test_bots_hears_of_its_neighbours():
     # else hears anything; across environments nothing is alike: 1/2. The prior is half of both.
     w = 2 ** (-1 / 8)
     close(rule.prior(1), [0.5, ((w + 1) / (w + 2) + 0.5) / 2, 0.5, (1 / (w + 2) + 0.5) / 2])
+
+
+def test_a_shuffled_pool_shows_the_prompts_of_other_tasks():
+    environment = Environment(env_id="e")
+    prompts = ["book the red room", "cancel my order", "find a green lamp", "pay the bill", "book a green room"]
+    tasks = tuple(Task(env_id="e", task_id=str(row), prompt=prompt) for row, prompt in enumerate(prompts))
+    pool = Pool(environments=(environment,), tasks=tasks, source="five tasks")
+    shuffled = shuffle(pool, seed=1)
+    shown = shown_rows(shuffled)
+    assert shown.tolist() != [0, 1, 2, 3, 4]
+    plain, seen = (shown_prompts(each) for each in (pool, shuffled))
+    torch.testing.assert_close(seen @ seen.mT, (plain @ plain.mT)[shown][:, shown])
