@@ -97,7 +97,7 @@ def weighted_gather(
 ) -> Float[Tensor, "rows columns"]:
     """`out[i] = sum_j weight[i, j] * table[slot_index[i, j]]`, summed in float64. Padding has weight 0."""
     rows, k = slot_index.shape
-    if table.shape[0] == 0:
+    if table.shape[0] == 0 or k == 0:
         return table.new_zeros((rows, table.shape[1]))
     if table.is_cuda:
         return torch.nn.functional.embedding_bag(slot_index, table, per_sample_weights=weight.to(table.dtype), mode="sum")

@@ -48,7 +48,7 @@ class NeighborLists:
 
 
 class Neighbors:
-    """Running neighbour lists of a graph. Starts with nothing observed."""
+    """Running neighbour lists of a graph. Starts with nothing observed. A relation whose k is 0 has no neighbours, ever."""
 
     def __init__(self, graph: HeteroData) -> None:
         """Keeps a reference to `graph` and works on its device."""
@@ -91,8 +91,9 @@ class Neighbors:
         self._env_of_slot = self._graph["task"].env_index[self.observed].to(torch.int32)
         # Only where some environment has more than k observed tasks can it have too many in a record's list.
         self._crowded = bool(torch.bincount(self._env_of_slot).amax() > self._k_cross)
-        self._insert_within(new)
-        for some in new.split(NEW_AT_ONCE):
+        if self._k_within:
+            self._insert_within(new)
+        for some in new.split(NEW_AT_ONCE) if self._k_cross else ():
             self._insert_cross(some)
         self._lists = {}
 

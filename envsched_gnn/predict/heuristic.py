@@ -34,6 +34,8 @@ class HeuristicPredictor:
         self.preset = preset
         self.neighbors = neighbors
         self.v_floor = v_floor
+        # Of preset `paper`; ablations set them to 0.
+        self.decline, self.reconstruction = paper.DECLINE, paper.RANK_SHARE_RECONSTRUCTED
         self.experts = mixture.ExpertWeights()
 
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:
@@ -80,8 +82,9 @@ class HeuristicPredictor:
         ]
         long = [shrunk_to_prior(evidence, 0, y, seen, parts[f"within_{s}"], parts[f"cross_{s}"]) for y, s in enumerate(STATS)]
         parts |= {f"estimate_{stat}": estimate for stat, estimate in zip(STATS, long, strict=True)}
-        parts |= {"variance_long": paper.horizon_variance(*long), "variance_short": paper.horizon_variance(*short)}
-        return paper.predicted_variance(parts["variance_long"], parts["variance_short"])
+        u_long, u_short = (paper.horizon_variance(*estimates, self.reconstruction) for estimates in (long, short))
+        parts |= {"variance_long": u_long, "variance_short": u_short}
+        return paper.predicted_variance(u_long, u_short, self.decline)
 
     def _informative_probability(self, evidence: Evidence, seen: Tensor, parts: dict[str, Tensor]) -> Float[Tensor, " tasks"]:
         """Mixture of the experts; adds what they read to `parts`."""

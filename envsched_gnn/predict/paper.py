@@ -28,12 +28,16 @@ def reconstructed_variance(mean: Tensor, dispersion: Tensor) -> Tensor:
     return dispersion * mean * (1 - mean)
 
 
-def horizon_variance(v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
-    """`u_h = Q[0.65 pr(v) + 0.35 pr(f)]` of shrunk estimates (v, m, d), Q the empirical quantile function of v (paper)."""
+def horizon_variance(
+    v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"], share: float = RANK_SHARE_RECONSTRUCTED
+) -> Float[Tensor, " tasks"]:
+    """`u_h = Q[0.65 pr(v) + 0.35 pr(f)]` of shrunk estimates (v, m, d), Q the empirical quantile function of v (paper); 0.35 is `share`."""
     f = reconstructed_variance(m, d)
-    return quantile_map(sort(v), RANK_SHARE_VARIANCE * percentile_rank(v) + RANK_SHARE_RECONSTRUCTED * percentile_rank(f))
+    return quantile_map(sort(v), (1 - share) * percentile_rank(v) + share * percentile_rank(f))
 
 
-def predicted_variance(u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
-    """`u = u_long - 0.5 max(u_long - u_short, 0)` (paper)."""
-    return u_long - DECLINE * (u_long - u_short).clamp(min=0)
+def predicted_variance(
+    u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"], decline: float = DECLINE
+) -> Float[Tensor, " tasks"]:
+    """`u = u_long - 0.5 max(u_long - u_short, 0)` (paper); 0.5 is `decline`."""
+    return u_long - decline * (u_long - u_short).clamp(min=0)

@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
-from envsched_gnn.errors import ConfigError
+from envsched_gnn.eval.compare.runs import Where
 from envsched_gnn.eval.headline.oracle import Oracle
 from envsched_gnn.eval.simulate.engine import SimulatedEngine
 from envsched_gnn.eval.simulate.policies import ExactOracle
@@ -39,8 +39,8 @@ class Arena(Protocol):
         """One step of the policy model."""
         ...
 
-    def success(self, step: int) -> float | None:
-        """Mean success before `step`, or None where this step is not evaluated."""
+    def success(self, step: int, *, last: bool = False) -> float | None:
+        """Mean success before `step`, or None where this step is not evaluated; the last one is."""
         ...
 
     def oracle(self, seed: int) -> Oracle:
@@ -61,17 +61,16 @@ class Arena(Protocol):
 
 
 @contextmanager
-def arena_of(where: str, config: Config) -> Iterator[Arena]:
-    """The arena that a comparison is made in; processes of its own end with the block.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+def arena_of(where: Where, config: Config) -> Iterator[Arena]:
+    """The arena that a comparison is made in; processes of its own end with the block."""
     match where:
         case "simulate":
             yield SimulatedArena(config)
-        case _:
-            raise ConfigError(f"--in {where!r}: expected simulate.")
+        case "run":
+            from envsched_gnn.eval.compare.scripted import scripted_arena
+
+            with scripted_arena(config) as arena:
+                yield arena
 
 
 class SimulatedArena:
@@ -81,7 +80,11 @@ class SimulatedArena:
         self._config, self._world = config, make_world(config.simulate)
         self.pool = pool_of(self._world)
         self.graph = graph_of(self._world, self.pool, config.graph)
-        self.engine = SimulatedEngine(self.pool, self._world, config.rollout.num_rollouts, seed=config.run.seed)
+        self.restart(config.run.seed)
+
+    def restart(self, seed: int) -> None:
+        """A learner that has practised nothing, and other draws if the seed is another, in the same world."""
+        self.engine = SimulatedEngine(self.pool, self._world, self._config.rollout.num_rollouts, seed=seed)
 
     def rollout(self, selection: Selection) -> Iterator[RolloutGroup]:
         """Draw rewards."""
@@ -91,7 +94,7 @@ class SimulatedArena:
         """Practise."""
         self.engine.learn(groups)
 
-    def success(self, step: int) -> float | None:
+    def success(self, step: int, *, last: bool = False) -> float | None:
         """Exact, at every step: of held-out tasks, of live training tasks where there are none."""
         known = truth(self._world, self.engine, step, self._config.rollout.num_rollouts)
         return known["success_live"] if known["success_held_out"] is None else known["success_held_out"]

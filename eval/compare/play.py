@@ -60,7 +60,7 @@ class Run:
             self._evaluate(step)
             self._step(step)
             step += 1
-        self._evaluate(step)
+        self._evaluate(step, last=True)
         write_atomic(self.folder / DONE, json.dumps({"steps": step, "rollouts": self.charged}).encode())
 
     def _over(self, step: int) -> bool:
@@ -80,8 +80,8 @@ class Run:
         line = {"step": step, **figures(self.arena.pool, played), "looks": looks}
         append(self.folder / STEPS, line | {f"seconds_{stage}": round(value, 4) for stage, value in self.seconds.items()})
 
-    def _evaluate(self, step: int) -> None:
-        success = self.arena.success(step)
+    def _evaluate(self, step: int, *, last: bool = False) -> None:
+        success = self.arena.success(step, last=last)
         if success is not None:
             append(self.folder / CURVE, without_nan({"step": step, "success": success}))
 

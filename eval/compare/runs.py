@@ -24,14 +24,13 @@ from envsched_gnn.errors import ConfigError, EnvSchedError
 from envsched_gnn.eval.compare.variants import Entry, entry_of
 from envsched_gnn.files import write_atomic
 
-Where = Literal["simulate", "run", "train"]
+Where = Literal["simulate", "run"]
 KIND, SETTINGS, ERROR, DONE = "run.json", "resolved.toml", "error.txt", "done.json"
 FREE = ("run.folder", "run.name", "run.device", "rollout.workers", "rollout.memory_mb", "train.checkpoint_every")
 """Settings that decide nothing of what a run comes to."""
 SEEDS: dict[Where, tuple[str, ...]] = {
     "simulate": ("run.seed", "simulate.seed"),
     "run": ("run.seed", "rollout.seed", "pool.toolworld.seed"),
-    "train": ("run.seed", "rollout.seed", "pool.toolworld.seed"),
 }
 """What the seed of a comparison is the seed of: the picks, the sampling, and the world or the generated pool."""
 

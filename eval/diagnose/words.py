@@ -61,7 +61,8 @@ def _conclusion(relation: str, verdict: str) -> str:
         case _, "no evidence":
             return (
                 f"{relation}: similar tasks are no more alike than others; it is noise here. run.policy = 'envsched' (preset default) "
-                "weighs each relation by how well it predicted; run.policy = 'paper' always averages both, and no setting takes one out."
+                "weighs each relation by how well it predicted; run.policy = 'paper' always averages both: "
+                f"graph.{relation}_neighbors = 0 takes this one out."
             )
         case _, "too few observations":
             return f"{relation}: too few observations to tell; see what is needed in the table, and let a uniform run go on."

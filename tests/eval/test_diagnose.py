@@ -235,4 +235,6 @@ def test_noise_names_the_setting() -> None:
     result = diagnose(recorded_of(graph, np.arange(240), rng.random(240) * 0.25), permutations=99)
     assert result["verdicts"] == {"within": "no evidence", "cross": "no evidence", "environment": "no evidence"}
     assert "run.policy = 'envsched'" in words.conclusions(result)[1]
+    assert "graph.within_neighbors = 0" in words.conclusions(result)[0]
+    assert "graph.cross_neighbors = 0" in words.conclusions(result)[1]
     assert next(words.cells(row)[-1] for row in result["relations"]) == "no evidence"
