@@ -134,4 +134,5 @@ def seeds_of(text: str) -> list[int]:
 
 def _near(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.4)
-    return f"Did you mean {near[0]!r}? " * bool(near) + "See envsched compare --list."
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{hint}See envsched compare --list."
