@@ -82,7 +82,7 @@ class HeuristicPredictor:
         ]
         long = [shrunk_to_prior(evidence, 0, y, seen, parts[f"within_{s}"], parts[f"cross_{s}"]) for y, s in enumerate(STATS)]
         parts |= {f"estimate_{stat}": estimate for stat, estimate in zip(STATS, long, strict=True)}
-        u_long, u_short = (paper.horizon_variance(*estimates, self.reconstruction) for estimates in (long, short))
+        u_long, u_short = (paper.horizon_variance(*estimates, share=self.reconstruction) for estimates in (long, short))
         parts |= {"variance_long": u_long, "variance_short": u_short}
         return paper.predicted_variance(u_long, u_short, self.decline)
 

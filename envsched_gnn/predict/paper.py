@@ -29,7 +29,7 @@ def reconstructed_variance(mean: Tensor, dispersion: Tensor) -> Tensor:
 
 
 def horizon_variance(
-    v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"], share: float = RANK_SHARE_RECONSTRUCTED
+    v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"], *, share: float = RANK_SHARE_RECONSTRUCTED
 ) -> Float[Tensor, " tasks"]:
     """`u_h = Q[0.65 pr(v) + 0.35 pr(f)]` of shrunk estimates (v, m, d), Q the empirical quantile function of v (paper); 0.35 is `share`."""
     f = reconstructed_variance(m, d)

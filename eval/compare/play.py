@@ -20,12 +20,13 @@ from typing import Any
 from envsched_gnn.config import Config
 from envsched_gnn.errors import CheckpointError
 from envsched_gnn.eval.compare.arena import Arena
+from envsched_gnn.eval.compare.policies import played_in
 from envsched_gnn.eval.headline.oracle import Oracle
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.history import ZERO_VARIANCE, group_statistics
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.policies import Peer, Round, play_round
+from envsched_gnn.schedule.policies import Peer, Round
 from envsched_gnn.schedule.uniform import Uniform
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.loop import append
@@ -73,7 +74,7 @@ class Run:
             with self._timed("look"):
                 looks = self.arena.tell(self.policy, step)
         with self._timed("round"):
-            played = play_round(self.policy, self.arena, step)
+            played = played_in(self.policy, self.arena, step)
         with self._timed("learn"):
             self.arena.learn(played.train)
         self.charged += played.charged

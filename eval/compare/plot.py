@@ -56,8 +56,10 @@ def drawn(result: dict[str, Any]) -> Figure:
 
 def _curve(row: dict[str, Any], result: dict[str, Any]) -> np.ndarray | None:
     """Success at POINTS equal parts of the budget of the row's seed; None if it was never measured."""
-    known = [(at, value) for at, value in zip(row["clock"], row["curve"], strict=True) if value is not None]
-    if not known:
+    clock, curve = np.array(row["clock"], dtype=float), np.array(row["curve"], dtype=float)
+    known = np.isfinite(curve)
+    if not known.any():
         return None
     steps = next(other["steps"] for other in result["rows"] if other["policy"] == "uniform" and other["seed"] == row["seed"])
-    return np.interp(np.linspace(0, steps, POINTS), *zip(*known, strict=True))
+    drawn_at: np.ndarray = np.linspace(0, steps, POINTS)
+    return np.interp(drawn_at, clock[known], curve[known])

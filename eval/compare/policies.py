@@ -6,7 +6,8 @@ Does not know: how any policy chooses, engines.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from envsched_gnn.history import GroupStatistics, History
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, Prediction
 from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.policies import Peer, policy_of
+from envsched_gnn.schedule.policies import Peer, Round, play_round, policy_of
+from envsched_gnn.schedule.policies.rounds import Policy
 from envsched_gnn.schedule.uniform import Uniform
 
 
@@ -56,6 +58,11 @@ def _vary(policy: EnvSched, variant: Variant) -> None:
         policy.predictor = Recent(predictor, policy.graph, policy.history, variant.recent)
 
 
+def played_in(policy: EnvSched | Uniform | Peer, arena: Arena, step: int) -> Round:
+    """All trips of a step."""
+    return play_round(cast(Policy, policy), arena, step)  # whose batch size is read alone
+
+
 class Recent:
     """A predictor whose neighbours are tasks observed in the last `rounds` steps alone: its lists are made anew each step."""
 
@@ -80,6 +87,6 @@ class Recent:
         """The predictor's; neighbours follow from the history."""
         return self._predictor.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it."""
         self._predictor.load_state_dict(state)

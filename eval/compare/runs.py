@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envsched_gnn.config import Config, flatten, load_config, to_table, to_toml
-from envsched_gnn.errors import ConfigError, EnvSchedError
+from envsched_gnn.errors import ConfigError, EnvSchedError, require
 from envsched_gnn.eval.compare.variants import Entry, entry_of
 from envsched_gnn.files import write_atomic
 
@@ -69,6 +69,7 @@ def planned(
         seeded = [f"{key}={seed}" for key in SEEDS[where]]
         for entry in entries:
             own = load_config(config, [*settings, *(entry.variant.settings if entry.variant else ()), *seeded])
+            require(own.evaluate.tasks >= 1, "evaluate.tasks", own.evaluate.tasks, "at least 1: a comparison needs a learning curve")
             runs.append(Planned(where=where, entry=entry, seed=seed, folder=folder / entry.folder / str(seed), config=own))
     return runs
 
