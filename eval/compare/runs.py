@@ -129,6 +129,7 @@ def make_all(runs: Sequence[Planned], processes: int, tell: Callable[[str], None
             time.sleep(0.05)
             for process in [process for process in busy if process.poll() is not None]:
                 run, begin = busy.pop(process)
+                process.communicate()  # closes the pipe
                 failed += _failure(run, process.returncode)
                 state = "failed" if process.returncode else "done"
                 tell(f"{run.name}: {state} after {time.monotonic() - begin:.0f} s; {len(waiting) + len(busy)} runs left")
@@ -136,7 +137,7 @@ def make_all(runs: Sequence[Planned], processes: int, tell: Callable[[str], None
         for process in busy:
             process.terminate()
         for process in busy:
-            process.wait()
+            process.communicate()
     return failed
 
 

@@ -81,7 +81,7 @@ def test_a_comparison_from_end_to_end(tmp_path):
     ("arguments", "said"),
     [
         (["--policies", "mops"], "Did you mean 'mopps'?"),
-        (["--policies", "paper:rho"], "Did you mean 'rho_0'?"),
+        (["--policies", "paper:rho0"], "Did you mean 'rho_0'?"),
         (["--policies", "paper", "--seeds", "x"], "--seeds 'x': expected numbers from 0"),
         (["--policies", "paper", "-s", "evaluate.tasks=0"], "evaluate.tasks = 0: expected at least 1: a comparison needs a learning curve"),
         (["--policies", "paper", "-s", "simulate.taks=3"], "Did you mean simulate.tasks?"),
