@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from envsched_gnn.eval.headline.table import ends, number, steps
+from envsched_gnn.eval.simulate import CAUTION
 
 HEAD = (
     *("policy", "way to the oracle", "informative", "variance", "environments", "area", "final", "uniform's best by step"),
@@ -53,7 +54,8 @@ def _paired(row: dict[str, Any], name: str, digits: int) -> str:
 
 
 def foot(result: dict[str, Any]) -> list[str]:
-    """The legend, and the oracle's looks."""
+    """The legend, the oracle's looks, and what a simulation is."""
     looks = [row["looks"] for row in result["summary"] if row["policy"] == "oracle"]
     exact = "it is told the chances, which only a simulator knows" if result["in"] == "simulate" else "they are charged to nobody"
-    return [LEGEND, *(f"The oracle's looks: {count:,.0f} rollouts a run; {exact}." for count in looks)]
+    caution = [CAUTION] if result["in"] == "simulate" else []
+    return [LEGEND, *(f"The oracle's looks: {count:,.0f} rollouts a run; {exact}." for count in looks), *caution]
