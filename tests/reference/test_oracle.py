@@ -209,7 +209,18 @@ def one_environment(n):
 
 def relaxed(past, n, settings, empty=(), want=3):
     batch = select(
-        one_environment(3), past, [s for s, _ in past] + list(empty), {0}, False, [0.0] * 3, [1 / 6, 1 / 2, 5 / 6], False, [True] * 3, 9, want, settings
+        one_environment(3),
+        past,
+        [s for s, _ in past] + list(empty),
+        {0},
+        False,
+        [0.0] * 3,
+        [1 / 6, 1 / 2, 5 / 6],
+        False,
+        [True] * 3,
+        9,
+        want,
+        settings,
     )
     assert len(batch.picks) == n
     return [task for task, _, _ in batch.picks], batch.relaxations
