@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ GREEDY = ("coverage", "exposure", "greedy", "keys", "quotas", "redundancy")
 SHAPED = ("ops", "history", "graph.similarity", "graph.neighbors", "predict", *(f"schedule.{part}" for part in GREEDY))
 install_import_hook([f"envsched_gnn.{part}" for part in SHAPED], f"{typecheck.__name__}.typecheck")
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job; children would ignore Ctrl-C too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
