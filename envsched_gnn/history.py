@@ -51,6 +51,17 @@ class GroupStatistics:
     rejected: tuple[tuple[int, int, float], ...]
     """(group, rollout, raw reward) of every reward that was infinite or out of its range; masked."""
 
+    def at(self, which: Int[Tensor, " n"] | Bool[Tensor, " groups"] | slice) -> GroupStatistics:
+        """The statistics of some of the groups, in that order; `rejected` is left out, since its numbers would be those of all groups."""
+        return GroupStatistics(
+            variance=self.variance[which],
+            mean=self.mean[which],
+            dispersion=self.dispersion[which],
+            observed=self.observed[which],
+            num_valid=self.num_valid[which],
+            rejected=(),
+        )
+
 
 def group_statistics(
     rewards: Sequence[Sequence[float | None]], low: Sequence[float] | Tensor, high: Sequence[float] | Tensor

@@ -54,7 +54,7 @@ def run(config: Config, *, given: str = "", resume: bool = True, progress: Progr
     folder = folder_of(config)
     if not resume and (folder / "resolved.toml").exists():
         raise ConfigError(f"{folder}: holds a run already. Choose another run.name, or resume it.")
-    with opened(config, "run", given, progress) as it, _engine(config, it.pool) as engine:
+    with opened(config, "run", given, progress) as it, scripted_engine(config, it.pool) as engine:
         step = restore(folder, it.scheduler, engine, progress)
         warn_of_lost_ledger(it.ledger, step, progress)
         loop = Loop(folder=folder, pool=it.pool, ledger=it.ledger, scheduler=it.scheduler, engine=engine, progress=progress)
@@ -138,7 +138,8 @@ def _graph(config: Config, pool: Pool, folder: Path, progress: Progress) -> Any:
     return graph
 
 
-def _engine(config: Config, pool: Pool) -> ScriptedEngine:
+def scripted_engine(config: Config, pool: Pool) -> ScriptedEngine:
+    """The scripted policy in real environments, as `[rollout]` describes it; a context manager."""
     r = config.rollout
     return ScriptedEngine(
         pool,

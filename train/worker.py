@@ -28,6 +28,7 @@ from typing import Any
 import envsched_gnn
 from envsched_gnn.errors import EnvironmentFailureError
 from envsched_gnn.records import Environment, Status, Task, Timeouts
+from envsched_gnn.train.replies import sound
 
 START_SECONDS = 60.0
 """A fresh interpreter that has not answered by then will not (ours; it takes about 0.1 s on an idle machine)."""
@@ -99,7 +100,7 @@ class Worker:
         self._owner = os.getpid()
         self._buffer = bytearray()
         self._request = 0
-        self._op = ""
+        self._op, self._episodes = "", 0
         self._held: tuple[Environment | None, Task | None] = (None, None)
         self._stage = "start"
         self._began = 0.0
@@ -133,7 +134,7 @@ class Worker:
     def begin(self, job: Job, request: dict[str, Any]) -> Outcome | None:
         """Send a request. An Outcome only if it cannot be sent."""
         self._request += 1
-        self._op = request["op"]
+        self._op, self._episodes = request["op"], len(request.get("episodes", ()))
         self._began = time.monotonic()
         self._limits = job.environment.timeouts
         self._range = job.task.reward_range_in(job.environment)
@@ -242,9 +243,9 @@ class Worker:
             status: Status = "out_of_memory" if reply["failed"] == "out_of_memory" else "crashed"
             detail = str(reply.get("detail", ""))[:500]
             return self._outcome(status, detail) if reply.get("clean") is True else self._lost(status, detail)
-        if not _sound(self._op, reply):
+        if not sound(self._op, reply, self._episodes):
             return self._lost("crashed", "the worker sent something that is no reply: environment code wrote to its channel")
-        for play in reply.get("plays", [reply]):
+        for play in reply["plays"] if self._op == "play_each" else [reply]:
             if "reward" in play and not self._range[0] - 1e-9 <= play["reward"] <= self._range[1] + 1e-9:
                 return self._lost("crashed", f"reward {play['reward']} is outside the task's reward_range {list(self._range)}")
         self.deadline = math.inf
@@ -270,27 +271,6 @@ class Worker:
     def _outcome(self, status: Status, detail: str) -> Outcome:
         self.deadline = math.inf
         return Outcome(status=status, detail=detail, seconds=time.monotonic() - self._began)
-
-
-def _sound(op: str, reply: dict[str, Any]) -> bool:
-    """Whether a reply has the form that `worker_main` gives it. Its content is only as good as the environment."""
-    match op:
-        case "reset":
-            return True
-        case "call":
-            return isinstance(reply.get("text"), str) and isinstance(reply.get("error"), bool)
-        case "next_turn":
-            return isinstance(reply.get("text"), str | None) and isinstance(reply.get("withheld"), list)
-        case "score" | "play":
-            seconds, checks = reply.get("seconds"), reply.get("checks", [])
-            timed = isinstance(seconds, dict) and all(isinstance(seconds.get(stage), float) for stage in ("setup", "step", "score"))
-            listed = isinstance(checks, list) and all(isinstance(check, dict) for check in checks)
-            return timed and listed and isinstance(reply.get("reward"), float) and (op == "score" or isinstance(reply.get("calls"), int))
-        case "play_each":
-            plays = reply.get("plays")
-            return isinstance(plays, list) and all(isinstance(play, dict) and _sound("play", play) for play in plays)
-        case _:
-            return False
 
 
 def _table(record: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Accepted:
             batch = entries[0].batch
             assert batch is not None
             at = torch.tensor([entry.position for entry in entries], device=batch.informativeness.device)
-            yield step, _restricted(self.statistics, members), batch.at(at)
+            yield step, self.statistics.at(torch.tensor(members)), batch.at(at)
 
 
 @dataclass(kw_only=True)
@@ -71,16 +71,3 @@ class Latest:
     """Predicted variance, of the groups that were proposed."""
     realised: list[float] = field(default_factory=list)
     """Their variance."""
-
-
-def _restricted(statistics: GroupStatistics, which: list[int]) -> GroupStatistics:
-    """The statistics of some of the groups, in that order."""
-    at = torch.tensor(which)
-    return GroupStatistics(
-        variance=statistics.variance[at],
-        mean=statistics.mean[at],
-        dispersion=statistics.dispersion[at],
-        observed=statistics.observed[at],
-        num_valid=statistics.num_valid[at],
-        rejected=(),
-    )

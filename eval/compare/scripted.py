@@ -16,16 +16,14 @@ from typing import Any
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
-from envsched_gnn.errors import GraphError
 from envsched_gnn.eval.headline.oracle import REFRESH, SAMPLES, Oracle
-from envsched_gnn.files import cache_folder
-from envsched_gnn.graph.build import build_graph
-from envsched_gnn.graph.io import load_graph, save_graph
+from envsched_gnn.eval.headline.runs import graph_of
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Pick, RolloutGroup, Selection
 from envsched_gnn.train.engine import ScriptedEngine
 from envsched_gnn.train.evaluation import held_out, summary
+from envsched_gnn.train.run import scripted_engine
 
 
 class ScriptedArena:
@@ -33,7 +31,7 @@ class ScriptedArena:
 
     def __init__(self, config: Config, pool: Pool, engine: ScriptedEngine) -> None:
         self._config, self.pool, self._engine = config, pool, engine
-        self.graph = graph_of(pool, config)
+        self.graph = graph_in(pool, config)
         self._trained = [row for row, task in enumerate(pool.tasks) if not task.held_out]
         count = config.evaluate.tasks
         chosen = held_out(pool, count)
@@ -104,27 +102,13 @@ class ScriptedArena:
 @contextmanager
 def scripted_arena(config: Config) -> Iterator[ScriptedArena]:
     """Its worker processes end with the block."""
-    r, pool = config.rollout, load_pool(config.pool)
-    with ScriptedEngine(
-        pool,
-        num_rollouts=r.num_rollouts,
-        workers=r.workers,
-        memory_mb=r.memory_mb,
-        seed=r.seed,
-        skill_start=r.skill_start,
-        skill_gain=r.skill_gain,
-    ) as engine:
+    pool = load_pool(config.pool)
+    with scripted_engine(config, pool) as engine:
         yield ScriptedArena(config, pool, engine)
 
 
-def graph_of(pool: Pool, config: Config) -> HeteroData:
+def graph_in(pool: Pool, config: Config) -> HeteroData:
     """The pool's graph, built once for all runs on it; the numbers of neighbours are those of `config`."""
-    path = cache_folder() / "graphs" / f"{pool.content_hash[:24]}.pt"
-    try:
-        graph = load_graph(path)
-    except (GraphError, OSError):
-        graph = build_graph(pool)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_graph(graph, path)
+    graph = graph_of(pool)
     graph.within_k, graph.cross_k = config.graph.within_neighbors, config.graph.cross_neighbors
     return graph

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from envsched_gnn.eval.replay.predictors import predictor_of
-from envsched_gnn.eval.replay.recorded import Recorded, chosen
+from envsched_gnn.eval.replay.recorded import Recorded
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import History, informative
 from envsched_gnn.schedule.envsched import MIN_INFORMATIVE_HALF_LIFE
@@ -49,7 +49,7 @@ def judge(recorded: Recorded, names: Sequence[str]) -> Judgement:
     end = 0
     for step, count in zip(steps.tolist(), counts.tolist(), strict=True):
         at = slice(end, end := end + count)
-        tasks, groups = recorded.tasks[at], chosen(recorded.statistics, at)
+        tasks, groups = recorded.tasks[at], recorded.statistics.at(at)
         evidence = history.evidence(step)
         neighbors.fill(graph)
         for name, predictor in predictors.items():

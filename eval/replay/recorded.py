@@ -105,19 +105,7 @@ def read_recorded(
         selected=sum(phases.values()),
         tasks=rows[seen],
         steps=torch.tensor([group.step for group in groups], dtype=torch.int64)[seen],
-        statistics=chosen(statistics, seen),
-    )
-
-
-def chosen(statistics: GroupStatistics, at: Tensor | slice) -> GroupStatistics:
-    """The statistics of some of the groups."""
-    return GroupStatistics(
-        variance=statistics.variance[at],
-        mean=statistics.mean[at],
-        dispersion=statistics.dispersion[at],
-        observed=statistics.observed[at],
-        num_valid=statistics.num_valid[at],
-        rejected=(),
+        statistics=statistics.at(seen),
     )
 
 
