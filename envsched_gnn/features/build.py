@@ -1,6 +1,6 @@
 """Feature vectors of a pool: one per task within environments, one per unique abstract record across them.
 
-Knows: views, records, TF-IDF, the unit-vector rule.
+Knows: views, records, TF-IDF, embeddings, the unit-vector rule.
 Does not know: similarities, the graph, torch, rewards. Gold trajectories are never read.
 """
 
@@ -10,13 +10,14 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 
 from envsched_gnn.features.abstract import AbstractRecord, TaskReading, read_task, word_weights
+from envsched_gnn.features.embed import Embedded, Encoder, embed_pool, unit_rows
 from envsched_gnn.features.operations import OperationTable, read_operations
 from envsched_gnn.features.tfidf import count, join_blocks, ngrams, tfidf
 from envsched_gnn.features.views import VIEWS
@@ -25,32 +26,44 @@ from envsched_gnn.pool.pool import Pool
 VERSION = 1
 """Raised when a change of this folder changes similarities."""
 
+SimilarityKind = Literal["tfidf", "dense", "both"]
+
 Report = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What the graph is built from. All entries are non-negative; rows have length 1, or 0 where a task says nothing."""
+    """What the graph is built from. Rows have length 1, or 0 where a task says nothing. TF-IDF is non-negative, embeddings are not."""
 
     within: sparse.csr_matrix
-    """[tasks, columns] float64: the within views joined."""
+    """[tasks, columns] float64: the within views joined; no columns where tasks are compared by embeddings alone."""
     cross_vectors: np.ndarray
     """[records, d] float64: one row a unique record, in order of first appearance."""
     record_index: np.ndarray
     """[tasks] int64: row of each task's record."""
     records: tuple[AbstractRecord, ...]
+    embedded: Embedded | None
+    """Of the tasks and records; None where nothing asked for it."""
     config: dict[str, Any]
     """How they were made; stored in the graph."""
 
 
-def build_features(pool: Pool, *, records: Mapping[str, AbstractRecord] | None = None, report: Report | None = None) -> Features:
+def build_features(
+    pool: Pool,
+    *,
+    records: Mapping[str, AbstractRecord] | None = None,
+    similarity: SimilarityKind = "tfidf",
+    encoder: Encoder | None = None,
+    report: Report | None = None,
+) -> Features:
     """All vectors of a pool, deterministic, without executing anything.
 
-    `records` (task key -> record, for example from `features.llm`) replace the static ones where they stand.
+    `records` (task key -> record, for example from `features.llm`) replace the static ones where they stand. `similarity` says by which
+    vectors tasks are compared; all but `tfidf` need an `encoder`.
     """
     with _no_collector():
-        return _build(pool, records or {}, report or (lambda stage, share: None))
+        return _build(pool, records or {}, similarity, encoder, report or (lambda stage, share: None))
 
 
 @contextmanager
@@ -65,15 +78,34 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _build(pool: Pool, records: Mapping[str, AbstractRecord], report: Report) -> Features:
+def _build(
+    pool: Pool, records: Mapping[str, AbstractRecord], similarity: SimilarityKind, encoder: Encoder | None, report: Report
+) -> Features:
     readings = read_pool(pool, report)
     chosen = [records.get(key, reading.record) for key, reading in zip(pool.keys, readings, strict=True)]
     unique: dict[AbstractRecord, int] = {}
     record_index = np.array([unique.setdefault(record, len(unique)) for record in chosen], dtype=np.int64)
-    cross = record_vectors(tuple(unique), record_index)
-    within = within_vectors(pool, readings, report)
-    config = {"version": VERSION, "views": [view.name for view in VIEWS], "records": "given" if records else "static"}
-    return Features(within=within, cross_vectors=cross, record_index=record_index, records=tuple(unique), config=config)
+    embedded = embed_pool(pool.tasks, readings, tuple(unique), encoder, report) if encoder else None
+    dense = similarity == "dense"
+    within = sparse.csr_matrix((len(pool.tasks), 0)) if dense else within_vectors(pool, readings, report)
+    cross = [] if dense else [record_vectors(tuple(unique), record_index)]
+    if similarity != "tfidf":
+        assert embedded is not None, "similarities of embeddings need an encoder"
+        cross.append(embedded.records.astype(np.float64))
+    return Features(
+        within=within,
+        cross_vectors=cross[0] if len(cross) == 1 else unit_rows(np.hstack(cross)),
+        record_index=record_index,
+        records=tuple(unique),
+        embedded=embedded,
+        config={
+            "version": VERSION,
+            "views": [] if dense else [view.name for view in VIEWS],
+            "records": "given" if records else "static",
+            "similarity": similarity,
+            "embedding": embedded.model if embedded else "",
+        },
+    )
 
 
 def read_pool(pool: Pool, report: Report) -> list[TaskReading]:

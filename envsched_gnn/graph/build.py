@@ -5,8 +5,9 @@ Does not know: how a vector is derived from a task (features), who is a neighbou
 
 `graph["task"]`: `env_index`, `home_index`, `record_index`, `position`, `members`, `identity` [tasks] int64; `held_out` [tasks] bool;
 `reward_low`, `reward_high` [tasks] float64; `member_offset`, `within_offset` [environments + 1] int64; `within_similarity` flat float32;
-`cross_vectors` [records, d] float64.
-`graph`: `task_ids`, `env_ids`, `pool_hash`, `feature_config`, `within_k`, `cross_k`.
+`cross_vectors` [records, d] float64. Where the graph has an embedding model: `embedding` [tasks, e] and `record_embedding` [records, e]
+float32, rows of length 1, or 0 where a task or record has no text.
+`graph`: `task_ids`, `env_ids`, `pool_hash`, `feature_config`, `within_k`, `cross_k`, `embedding_model` (name and digest; empty: none).
 
 `env_index` is the environment that a task counts for: in quotas, coverage and the within relation. `home_index` is the one that executes it
 and stands in its identity. They differ in a shuffled pool alone (`pool/shuffle.py`).
@@ -17,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from torch_geometric.data import HeteroData
 from envsched_gnn.config import GraphConfig
 from envsched_gnn.errors import GraphError
 from envsched_gnn.features.abstract import AbstractRecord
-from envsched_gnn.features.build import Features, Report, build_features
+from envsched_gnn.features.build import Features, Report, SimilarityKind, build_features
+from envsched_gnn.features.embed import DEFAULT_MODEL, Encoder
 from envsched_gnn.graph.similarity import quantise
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.pool.shuffle import shown_rows
@@ -39,38 +41,56 @@ MAX_ENVIRONMENT_TASKS = 20_000
 
 DEFAULTS = GraphConfig()
 
+Vectors: TypeAlias = Tensor | sparse.csr_matrix
+"""One row a task."""
+
 
 def build_graph(
     pool: Pool,
     *,
     within_neighbors: int = DEFAULTS.within_neighbors,
     cross_neighbors: int = DEFAULTS.cross_neighbors,
+    similarity: SimilarityKind = DEFAULTS.similarity,
+    embedding: str = DEFAULTS.embedding,
+    embedding_batch: int = DEFAULTS.embedding_batch,
+    device: str = "auto",
     records: Mapping[str, AbstractRecord] | None = None,
     progress: bool = False,
 ) -> HeteroData:
     """The graph of a pool: static, deterministic, nothing executed, no rollout needed.
 
-    `records` (task key -> record, from `features.llm`) replace the statically derived ones. `progress` draws bars on stderr.
+    `similarity` is `tfidf` (paper), `dense` or `both` (ours). `embedding` names a sentence-transformers model or its folder; with a model
+    the graph holds embeddings whatever the similarity. Empty: `embed.DEFAULT_MODEL` if the similarity needs one, else none. The model runs
+    on `device`, `embedding_batch` texts at a time. `records` (task key -> record, from `features.llm`) replace the statically derived ones.
+    `progress` draws bars on stderr.
 
     Raises:
-        GraphError: an environment has more than MAX_ENVIRONMENT_TASKS tasks.
+        GraphError: an environment has more than MAX_ENVIRONMENT_TASKS tasks, or the pool holds no text to embed.
+        ConfigError: the embedding model is not there, or sentence-transformers is not.
         PoolError: a shuffled pool lacks a task that another one shows itself as.
     """
     _check_environment_sizes([e.env_id for e in pool.environments], _pool_sizes(pool))
+    model = embedding or ("" if similarity == "tfidf" else DEFAULT_MODEL)
+    encoder = Encoder(model=model, batch_size=embedding_batch, device=device) if model else None
     with _bars(progress) as report:
-        features = build_features(pool, records=records, report=report)
+        features = build_features(pool, records=records, similarity=similarity, encoder=encoder, report=report)
         return _graph_of(pool, features, within_neighbors, cross_neighbors, report)
 
 
 def _graph_of(pool: Pool, features: Features, within_k: int, cross_k: int, report: Report) -> HeteroData:
     ranges = torch.tensor(pool.reward_ranges, dtype=torch.float64)
     shown = shown_rows(pool)
+    embedded = features.embedded
+    similarity = features.config["similarity"]
+    blocks: list[Vectors] = [] if similarity == "dense" else [features.within[shown]]
+    if embedded and similarity != "tfidf":
+        blocks.append(torch.from_numpy(embedded.tasks[shown]))
     return assemble_graph(
         env_ids=[environment.env_id for environment in pool.environments],
         env_index=torch.from_numpy(pool.env_index[shown]),
         home_index=torch.from_numpy(pool.env_index.copy()),
         task_ids=[task.task_id for task in pool.tasks],
-        within_vectors=features.within[shown],
+        within_vectors=blocks,
         cross_vectors=torch.from_numpy(features.cross_vectors),
         record_index=torch.from_numpy(features.record_index[shown]),
         held_out=torch.tensor([task.held_out for task in pool.tasks]),
@@ -80,6 +100,9 @@ def _graph_of(pool: Pool, features: Features, within_k: int, cross_k: int, repor
         feature_config=features.config,
         within_k=within_k,
         cross_k=cross_k,
+        embedding=torch.from_numpy(embedded.tasks[shown]) if embedded else None,
+        record_embedding=torch.from_numpy(embedded.records) if embedded else None,
+        embedding_model=embedded.model if embedded else "",
         report=report,
     )
 
@@ -114,7 +137,7 @@ def assemble_graph(
     env_index: Int[Tensor, " tasks"],
     home_index: Int[Tensor, " tasks"] | None = None,
     task_ids: Sequence[str],
-    within_vectors: Float[Tensor, "tasks w"] | sparse.csr_matrix | None = None,
+    within_vectors: Vectors | Sequence[Vectors] | None = None,
     within_blocks: Sequence[Float[Tensor, "n n"]] | None = None,
     cross_vectors: Float[Tensor, "records d"],
     record_index: Int[Tensor, " tasks"],
@@ -125,13 +148,16 @@ def assemble_graph(
     feature_config: Mapping[str, Any] | None = None,
     within_k: int = 6,
     cross_k: int = 12,
+    embedding: Float[Tensor, "tasks e"] | None = None,
+    record_embedding: Float[Tensor, "records e"] | None = None,
+    embedding_model: str = "",
     report: Report = lambda stage, share: None,
 ) -> HeteroData:
     """A graph from tensors alone: what `build_graph` ends with, and what tests and benchmarks use without a pool.
 
-    Give either `within_vectors` (non-negative unit vectors a task, dense or CSR) or `within_blocks` (one [n, n] matrix an environment, its
-    tasks in pool order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to none, `home_index` to
-    `env_index`.
+    Give either `within_vectors` (unit vectors a task, dense or CSR; several are joined as blocks of one) or `within_blocks` (one [n, n]
+    matrix an environment, its tasks in pool order; `env_ids` order; [0, 0] where it has none). Rewards default to [0, 1], `held_out` to
+    none, `home_index` to `env_index`. Embeddings come with the name of their model.
 
     Raises:
         GraphError: sizes disagree, or an environment has more than MAX_ENVIRONMENT_TASKS tasks.
@@ -162,7 +188,26 @@ def assemble_graph(
     graph.task_ids, graph.env_ids = list(task_ids), list(env_ids)
     graph.pool_hash, graph.feature_config = pool_hash, dict(feature_config or {})
     graph.within_k, graph.cross_k = int(within_k), int(cross_k)
+    graph.embedding_model = embedding_model
+    if embedding is not None and record_embedding is not None:
+        store.embedding, store.record_embedding = embedding.to(torch.float32), record_embedding.to(torch.float32)
+    flaw = embedding_flaw(store) if embedding_model else ""
+    if flaw or (not embedding_model and embedding is not None):
+        raise GraphError(f"embeddings of model {embedding_model!r}: {flaw or 'no model named'}. Give both tensors and the model's name.")
     return graph
+
+
+def embedding_flaw(stores: Mapping[str, Tensor]) -> str:
+    """What is wrong with the embeddings of a graph; empty if nothing is."""
+    if "embedding" not in stores or "record_embedding" not in stores:
+        return "`embedding` or `record_embedding` is missing"
+    tasks, records = stores["embedding"], stores["record_embedding"]
+    expected = [(len(stores["record_index"]), tasks.shape[-1]), (len(stores["cross_vectors"]), tasks.shape[-1])]
+    if [tuple(tasks.shape), tuple(records.shape)] != expected:
+        return f"embeddings of shapes {tuple(tasks.shape)} and {tuple(records.shape)}; expected {expected[0]} and {expected[1]}"
+    if not all(bool(torch.isfinite(vectors).all()) for vectors in (tasks, records)):
+        return "an embedding is not finite"
+    return ""
 
 
 def clear_edges(graph: HeteroData) -> None:
@@ -202,23 +247,38 @@ def _offsets(sizes: Int[Tensor, " n"]) -> Int[Tensor, " n+1"]:
     return torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
 
 
-def _products(vectors: Tensor | sparse.csr_matrix | None, tasks: int) -> Callable[[Tensor], Tensor]:
-    """Inner products of an environment's rows, in float64. A sparse product costs as much as its columns: only those in use are kept."""
-    if vectors is None:
+def _products(vectors: Vectors | Sequence[Vectors] | None, tasks: int) -> Callable[[Tensor], Tensor]:
+    """Inner products of an environment's rows, in float64.
+
+    Several blocks b of unit rows are joined, normalised again: <u_i, u_j> = sum_b <b_i, b_j> / sqrt(p_i p_j), p = blocks present in a row.
+    """
+    blocks = vectors if isinstance(vectors, Sequence) else [vectors] if vectors is not None else []
+    if not blocks:
         raise GraphError("assemble_graph: neither within_vectors nor within_blocks. Give one of them.")
-    if vectors.shape[0] != tasks:
-        raise GraphError(f"within_vectors has {vectors.shape[0]} rows for {tasks} tasks. Give one row a task.")
-    if isinstance(vectors, Tensor):
-        dense = vectors.to(torch.float64)
-        return lambda rows: dense[rows] @ dense[rows].T
+    for block in blocks:
+        if block.shape[0] != tasks:
+            raise GraphError(f"within_vectors has {block.shape[0]} rows for {tasks} tasks. Give one row a task.")
+    if len(blocks) == 1:
+        return lambda rows: _gram(blocks[0], rows)
+    scale = torch.stack([_present(block) for block in blocks]).sum(0).clamp(min=1).rsqrt()
+    return lambda rows: torch.stack([_gram(block, rows) for block in blocks]).sum(0) * scale[rows, None] * scale[rows]
 
-    def gram(rows: Tensor) -> Tensor:
-        part = vectors[rows.numpy()]
-        used, columns = np.unique(part.indices, return_inverse=True)
-        part = sparse.csr_matrix((part.data, columns, part.indptr), shape=(len(rows), len(used)))
-        return torch.from_numpy((part @ part.T).toarray())
 
-    return gram
+def _present(block: Vectors) -> Float[Tensor, " tasks"]:
+    """1 for each row that is not empty, 0 for one that is."""
+    rows = block.any(1) if isinstance(block, Tensor) else torch.from_numpy(np.diff(block.indptr) > 0)
+    return rows.to(torch.float64)
+
+
+def _gram(block: Vectors, rows: Int[Tensor, " n"]) -> Float[Tensor, "n n"]:
+    """Inner products of some rows. A sparse product costs as much as its columns: only those in use are kept."""
+    if isinstance(block, Tensor):
+        dense = block[rows].to(torch.float64)
+        return dense @ dense.T
+    part = block[rows.numpy()]
+    used, columns = np.unique(part.indices, return_inverse=True)
+    part = sparse.csr_matrix((part.data, columns, part.indptr), shape=(len(rows), len(used)))
+    return torch.from_numpy((part @ part.T).toarray())
 
 
 def _given_blocks(blocks: Sequence[Tensor], member_offset: Tensor) -> Callable[[Tensor], Tensor]:

@@ -19,11 +19,13 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.errors import GraphError
 from envsched_gnn.files import replacing
-from envsched_gnn.graph.build import clear_edges
+from envsched_gnn.graph.build import clear_edges, embedding_flaw
 from envsched_gnn.graph.similarity import pair_similarity
 
 FORMAT = "envsched-graph"
-VERSION = 2
+VERSION = 3
+OLDER = 2
+"""A version that is read, too: it knew no embeddings."""
 MAX_EXPORT = 5_000
 """Tasks that a dense export may hold: 200 MB (ours)."""
 
@@ -42,6 +44,8 @@ _TENSORS: Mapping[str, torch.dtype] = {
     "reward_high": torch.float64,
     "identity": torch.int64,
 }
+_EMBEDDINGS: Mapping[str, torch.dtype] = {"embedding": torch.float32, "record_embedding": torch.float32}
+"""There only where the graph has an embedding model."""
 _ATTRIBUTES: Mapping[str, type] = {
     "task_ids": list,
     "env_ids": list,
@@ -50,12 +54,14 @@ _ATTRIBUTES: Mapping[str, type] = {
     "within_k": int,
     "cross_k": int,
 }
+_NEW_ATTRIBUTES: Mapping[str, type] = {"embedding_model": str}
+"""Since version 3."""
 
 
 def save_graph(graph: HeteroData, path: str | Path) -> None:
     """Write a graph, whole or not at all. Edges are left out: they depend on what was observed."""
-    tensors = {name: graph["task"][name].detach().cpu().contiguous() for name in _TENSORS}
-    attributes = {name: graph[name] for name in _ATTRIBUTES}
+    attributes = {name: graph[name] for name in (*_ATTRIBUTES, *_NEW_ATTRIBUTES)}
+    tensors = {name: graph["task"][name].detach().cpu().contiguous() for name in _expected(attributes)}
     content = {"format": FORMAT, "version": VERSION, "tensors": tensors, "attributes": attributes, "digest": _digest(tensors, attributes)}
     _write(Path(path), lambda file: torch.save(content, file))
 
@@ -70,10 +76,11 @@ def load_graph(path: str | Path) -> HeteroData:
     graph = HeteroData()
     tensors, attributes = content["tensors"], content["attributes"]
     graph["task"].num_nodes = tensors["env_index"].numel()
-    for name in _TENSORS:
+    for name in _expected(attributes):
         graph["task"][name] = tensors[name]
     for name in _ATTRIBUTES:
         graph[name] = attributes[name]
+    graph.embedding_model = attributes.get("embedding_model", "")
     clear_edges(graph)
     return graph
 
@@ -121,9 +128,10 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise GraphError(f"{path}: a torch file, but not a graph of ours. Build one with `envsched graph build`.")
-    if content.get("version") != VERSION:
+    if content.get("version") not in (OLDER, VERSION):
         raise GraphError(
-            f"{path}: graph format {content.get('version')}; this program reads {VERSION}. Build it again with `envsched graph build`."
+            f"{path}: graph format {content.get('version')}; this program reads {OLDER} and {VERSION}. "
+            "Build it again with `envsched graph build`."
         )
     flaw = _flaw(content)
     if flaw:
@@ -135,22 +143,29 @@ def _flaw(content: Mapping[str, Any]) -> str:
     tensors, attributes = content.get("tensors"), content.get("attributes")
     if not isinstance(tensors, dict) or not isinstance(attributes, dict):
         return "no tensors or attributes"
-    for name, dtype in _TENSORS.items():
-        if not isinstance(tensors.get(name), Tensor) or tensors[name].dtype != dtype:
-            return f"{name} is not a tensor of {dtype}"
-    for name, kind in _ATTRIBUTES.items():
+    for name, kind in (_ATTRIBUTES if content["version"] == OLDER else {**_ATTRIBUTES, **_NEW_ATTRIBUTES}).items():
         if not isinstance(attributes.get(name), kind):
             return f"{name} is not a {kind.__name__}"
+    for name, dtype in _expected(attributes).items():
+        if not isinstance(tensors.get(name), Tensor) or tensors[name].dtype != dtype:
+            return f"{name} is not a tensor of {dtype}"
     if content.get("digest") != _digest(tensors, attributes):
         return "the tensors or attributes do not match their digest"
     if len(attributes["task_ids"]) != tensors["env_index"].numel():
         return f"{len(attributes['task_ids'])} task ids for {tensors['env_index'].numel()} tasks"
-    return ""
+    return embedding_flaw(tensors) if attributes.get("embedding_model") else ""
+
+
+def _expected(attributes: Mapping[str, Any]) -> Mapping[str, torch.dtype]:
+    """The tensors of a graph."""
+    return {**_TENSORS, **_EMBEDDINGS} if attributes.get("embedding_model") else _TENSORS
 
 
 def _digest(tensors: Mapping[str, Tensor], attributes: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps([attributes[name] for name in _ATTRIBUTES], sort_keys=True).encode())
-    for name in _TENSORS:
+    """Of what a graph without embeddings has in the order in which version 2 knew it, so that its files stay whole."""
+    kept = [attributes[name] for name in (*_ATTRIBUTES, *_NEW_ATTRIBUTES) if name in attributes]
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
+    for name in _expected(attributes):
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.numpy().data)

@@ -99,7 +99,7 @@ def test_truncated_and_flipped(graph: HeteroData, tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"format": "other"}, "not a graph of ours"),
-        ({"version": 0}, "graph format 0; this program reads 2"),
+        ({"version": 0}, "graph format 0; this program reads 2 and 3"),
         ({"tensors": {}}, "env_index is not a tensor"),
         ({"attributes": {}}, "task_ids is not a list"),
         ({"attributes": None}, "no tensors or attributes"),
