@@ -20,6 +20,7 @@ from typing import Any, Literal
 from envsched_gnn.config_simulate import SimulateConfig
 from envsched_gnn.config_training import EvaluateConfig, ModelConfig, TrainConfig, VllmConfig
 from envsched_gnn.errors import ConfigError, require
+from envsched_gnn.policy_facts import NAMES, unknown
 
 Preset = Literal["default", "paper"]
 
@@ -198,8 +199,9 @@ class RunConfig:
     """Of the run's own folder."""
     folder: str = "runs"
     """Run folders are `folder/name`."""
-    policy: Literal["envsched", "paper", "uniform", "oracle"] = "envsched"
-    """Which scheduler: `envsched` is preset default, `paper` the paper's preset; `oracle` knows the future, in a simulation alone."""
+    policy: str = "envsched"
+    """Which scheduler, of those that `envsched compare --list` names: `envsched` is preset default, `paper` the paper's preset; `oracle`
+    knows the future, in a simulation alone."""
     steps: int = 40
     seed: int = 0
     device: str = "auto"
@@ -209,8 +211,8 @@ class RunConfig:
         named = self.name.isprintable() and Path(self.name).name == self.name and self.name not in ("", "..")
         require(named, "run.name", self.name, "the name of one folder; its parent is run.folder")
         require(self.steps >= 1, "run.steps", self.steps, "at least 1")
-        policies = ("envsched", "paper", "uniform", "oracle")
-        require(self.policy in policies, "run.policy", self.policy, "'envsched', 'paper', 'uniform' or 'oracle'")
+        if self.policy not in NAMES:
+            raise unknown(self.policy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,30 +149,36 @@ class Ledger:
             raise self._unwritable(error) from None
 
     def write_selection(self, selection: Selection) -> None:
-        """Keep a selection before its rollouts start.
+        """Keep a selection before its rollouts start. Several of one step are kept one after the other: their ranks run on.
 
         Raises:
             HistoryError: this step was selected before with other picks, so the run would not be the same run.
         """
-        step = selection.step
-        known = self._read("SELECT group_id FROM selections WHERE run=? AND step=? ORDER BY rank", self.run, step)
-        if self._read("SELECT 1 FROM rounds WHERE run=? AND step=?", self.run, step):
-            if [row[0] for row in known] != list(selection.group_ids):
-                raise HistoryError(
-                    f"{self.path}: step {step} holds other picks than those selected now, first {known[0][0] if known else 'none'!r} "
-                    f"against {selection.group_ids[:1]}. The ledger belongs to another run or version; start a new run folder."
-                )
+        step, size = selection.step, len(selection.picks)
+        earlier = selection.picks[0].rank - 1 if size else 0
+        there = self._read("SELECT picks FROM rounds WHERE run=? AND step=?", self.run, step)
+        if not there or earlier == there[0][0] > 0:
+            self._write(self._selection_rows(selection))
             return
-        self._write(self._selection_rows(selection))
+        known = [row[0] for row in self._read("SELECT group_id FROM selections WHERE run=? AND step=? ORDER BY rank", self.run, step)]
+        if known[earlier : earlier + size] != list(selection.group_ids) or (known and not size):
+            first = known[earlier] if earlier < len(known) else "none"
+            raise HistoryError(
+                f"{self.path}: step {step} holds other picks than those selected now, first {first!r} "
+                f"against {selection.group_ids[:1]}. The ledger belongs to another run or version; start a new run folder."
+            )
 
     def _selection_rows(self, selection: Selection) -> Sequence[Statement]:
         step = selection.step
         return (
-            ("INSERT INTO rounds VALUES(?,?,?)", [(self.run, step, len(selection.picks))]),
+            (
+                "INSERT INTO rounds VALUES(?,?,?) ON CONFLICT(run, step) DO UPDATE SET picks = picks + excluded.picks",
+                [(self.run, step, len(selection.picks))],
+            ),
             ("INSERT INTO selections VALUES(?,?,?,?,?,?,?,?,?,?)", [(self.run, *_pick_row(step, pick)) for pick in selection.picks]),
             (
-                "INSERT INTO relaxations VALUES(?,?,?,?,?,?)",
-                [(self.run, step, n, r.quota, r.env_id, r.task_id) for n, r in enumerate(selection.relaxations)],
+                "INSERT INTO relaxations SELECT ?1, ?2, (SELECT count(*) FROM relaxations WHERE run=?1 AND step=?2), ?3, ?4, ?5",
+                [(self.run, step, r.quota, r.env_id, r.task_id) for r in selection.relaxations],
             ),
         )
 

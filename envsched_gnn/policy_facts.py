@@ -6,7 +6,10 @@ Does not know: how any policy works; it needs no torch. All peers are written an
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
+
+from envsched_gnn.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,3 +185,12 @@ FACTS: tuple[Facts, ...] = (
     ),
 )
 NAMES = tuple(facts.name for facts in FACTS)
+SEVERAL_TRIPS = tuple(facts.name for facts in FACTS if facts.extra_rollouts != "none")
+"""Policies that look before they choose, or discard: a step of theirs takes several trips between scheduler and engine."""
+
+
+def unknown(name: str) -> ConfigError:
+    """The error of a name that no policy has; names the nearest one."""
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), NAMES, n=1, cutoff=0.4)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return ConfigError(f"policy {name!r}: no such policy; expected one of {', '.join(NAMES)}. {hint}See envsched compare --list.")

@@ -7,7 +7,7 @@ Does not know: how any of them is read, computed or stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -182,7 +182,7 @@ class Pick:
     """One task chosen for the batch."""
 
     rank: int
-    """Position in the batch, from 1."""
+    """Position in the batch, from 1; where a step has several requests, it runs on from one to the next."""
     env_id: str
     task_id: str
     task_index: int
@@ -262,8 +262,13 @@ class Prediction:
     """u."""
     p_informative: Float[Tensor, " tasks"]
     """P(v > v_floor)."""
+    uncertainty: Float[Tensor, " tasks"] | None = None
+    """Standard deviation of p_informative, as the predictor itself believes; None where it has none."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     """Named intermediate tensors whose last dimension is tasks, for `explain` and for `update`."""
+    keep: Callable[[Tensor], Mapping[str, Tensor]] | None = None
+    """Further parts of the tasks that `at` is given: what `update` needs of them alone, too large for all. Call `at` before the next
+    observation: it may read what the predictor shares with the scheduler."""
 
     def at(self, tasks: Tensor) -> Prediction:
         """The same prediction restricted to `tasks` (indices), in that order; small enough to keep until the groups report."""
@@ -271,15 +276,17 @@ class Prediction:
             informativeness=self.informativeness[tasks],
             predicted_variance=self.predicted_variance[tasks],
             p_informative=self.p_informative[tasks],
-            parts={name: part[..., tasks] for name, part in self.parts.items()},
+            uncertainty=None if self.uncertainty is None else self.uncertainty[tasks],
+            parts={name: part[..., tasks] for name, part in self.parts.items()} | (dict(self.keep(tasks)) if self.keep else {}),
         )
 
     def to(self, device: torch.device | str) -> Prediction:
-        """The same prediction on another device."""
+        """The same restricted prediction on another device."""
         return Prediction(
             informativeness=self.informativeness.to(device),
             predicted_variance=self.predicted_variance.to(device),
             p_informative=self.p_informative.to(device),
+            uncertainty=None if self.uncertainty is None else self.uncertainty.to(device),
             parts={name: part.to(device) for name, part in self.parts.items()},
         )
 

@@ -58,7 +58,7 @@ def test_a_file_then_overrides(tmp_path: Path) -> None:
         (["select.batch_sise=3"], r"unknown key select\.batch_sise\. Did you mean select\.batch_size\?"),
         (["nothing=3"], "unknown key nothing"),
         (["select=3"], "select = 3: expected a table"),
-        (["run.policy=best"], "run.policy = 'best': expected one of 'envsched', 'paper', 'uniform', 'oracle'"),
+        (["run.policy=mops"], r"policy 'mops': no such policy; expected one of uniform, .* dapo\. Did you mean 'mopps'\?"),
         (["select.batch_size=0"], "select.batch_size = 0: expected at least 1"),
         (["select.batch_size=many"], "select.batch_size = 'many': expected int"),
         (["select.batch_size=true"], "select.batch_size = True: expected int"),

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,24 @@ def test_other_picks_at_the_same_step_are_refused(tmp_path: Path) -> None:
         with pytest.raises(HistoryError, match="ledger cannot be used"):
             ledger.write_selection(Selection(step=1, picks=(pick(1, "a", 1), pick(1, "b", 1))))
         assert [row.step for row in ledger.selections()] == [0, 0], "a refused selection leaves nothing behind"
+
+
+def test_several_selections_of_a_step_are_kept_one_after_the_other(tmp_path: Path) -> None:
+    first, second = selection(tasks="ab"), selection(tasks="cd")
+    second = replace(second, picks=tuple(replace(pick, rank=pick.rank + 2) for pick in second.picks))
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        for _ in range(2):
+            for part in (first, second):
+                ledger.write_selection(part)
+                for pick in part.picks:
+                    ledger.write_group(group(pick.task_id, 1.0))
+        assert [(row.rank, row.task_id) for row in ledger.selections()] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+        assert [g.task_id for g in ledger.groups(0)] == ["a", "b", "c", "d"]
+        assert [r.quota for _, r in ledger.relaxations()] == ["rolling", "per_round"] * 2
+        for other in (selection(tasks="cd"), replace(second, picks=second.picks[::-1]), selection(tasks="abd"), selection(tasks="")):
+            with pytest.raises(HistoryError, match="step 0 holds other picks"):
+                ledger.write_selection(other)
+        assert len(ledger.selections()) == 4
 
 
 def test_the_documented_columns(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Does not know: schedulers, ledgers, how skill works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from envsched_gnn.errors import EnvSchedError
@@ -22,7 +22,7 @@ class ScriptedEngine:
 
     Args:
         pool: python_class and bfcl environments can be executed.
-        num_rollouts: K, rollouts a task.
+        num_rollouts: K, rollouts a task, where a selection does not say how many.
         workers: processes.
         memory_mb: address-space limit of each, MiB.
         seed, skill_start, skill_gain: of the policy.
@@ -60,27 +60,38 @@ class ScriptedEngine:
         return {}
 
     def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
-        """Groups as they finish; when all are taken, the policy has learned from the round.
+        """Groups as they finish; when all are taken, the policy has learned from the round: `play`, then `learn`."""
+        known = {group.group_id: group for group in finished}
+        for group in self.play(selection, list(known.values())):
+            known[group.group_id] = group
+            yield group
+        self.learn([known[group_id] for group_id in selection.group_ids])
+
+    def play(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
+        """Groups as they finish, of `selection.num_rollouts` rollouts if it says how many; nothing is learned.
 
         Args:
             selection: tasks of this pool.
-            finished: groups of this selection that an interrupted run has already; they are not played or yielded again, but learned from.
+            finished: groups of this selection that an interrupted run has already; they are not played or yielded again.
 
         Raises:
             EnvSchedError: a task is not in the pool, or worker processes do not start.
         """
-        known = {group.group_id: group for group in finished}
-        picks = [pick for pick in selection.picks if pick.group_id not in known]
-        jobs, statuses = self._plan(picks)
-        version = self.policy.version
-        rollouts: list[dict[int, Rollout]] = [{} for _ in picks]
-        for index, k, outcome in self._workers.run(jobs):
-            rollouts[index][k] = _rollout(outcome, statuses[index][k], version)
-            if len(rollouts[index]) == self._num_rollouts:
-                group = _group(picks[index], selection.step, rollouts[index])
-                known[group.group_id] = group
-                yield group
-        self.policy.learn(known[pick.group_id] for pick in selection.picks)
+        there = {group.group_id for group in finished}
+        picks = [pick for pick in selection.picks if pick.group_id not in there]
+        asked = [(self._row(pick), pick.group_id) for pick in picks]
+        for place, rollouts in self._played(asked, selection.num_rollouts or self._num_rollouts):
+            yield _group(picks[place], selection.step, rollouts)
+
+    def learn(self, groups: Sequence[RolloutGroup]) -> None:
+        """One round's practice."""
+        self.policy.learn(groups)
+
+    def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
+        """Rewards [rows][samples] of tasks; nothing is learned, and the next round is as if there had been no evaluation."""
+        asked = [(row, f"evaluation {self.policy.version}:{self._pool.keys[row]}") for row in rows]
+        played = dict(self._played(asked, samples))
+        return [[rollout.reward for rollout in played[place]] for place in range(len(rows))]
 
     def state_dict(self) -> dict[str, Any]:
         """What the policy has practised, in plain JSON values."""
@@ -90,17 +101,31 @@ class ScriptedEngine:
         """Restore what `state_dict` gave."""
         self.policy.load_state_dict(state)
 
-    def _plan(self, picks: list[Pick]) -> tuple[list[Job], list[list[Status]]]:
-        """All requests of the round, and the status of each if it goes well: the policy acts before it sees any reward of the round."""
+    def _row(self, pick: Pick) -> int:
+        row = self._pool.index_of.get(pick.key)
+        if row is None:
+            raise EnvSchedError(
+                f"selected task {pick.key!r} is not in the pool of this engine ({self._pool.source}). Use one pool for both."
+            )
+        return row
+
+    def _played(self, asked: Sequence[tuple[int, str]], size: int) -> Iterator[tuple[int, tuple[Rollout, ...]]]:
+        """(position, `size` rollouts) of each (row of the pool, name of the occasion) as it finishes."""
+        jobs, statuses = self._plan(asked, size)
+        version = self.policy.version
+        rollouts: list[dict[int, Rollout]] = [{} for _ in asked]
+        for place, k, outcome in self._workers.run(jobs):
+            rollouts[place][k] = _rollout(outcome, statuses[place][k], version)
+            if len(rollouts[place]) == size:
+                yield place, tuple(rollouts[place][k] for k in range(size))
+
+    def _plan(self, asked: Sequence[tuple[int, str]], size: int) -> tuple[list[Job], list[list[Status]]]:
+        """All requests, and the status of each if it goes well: the policy acts before it sees any reward of the round."""
         jobs, statuses = [], []
-        for pick in picks:
-            if pick.key not in self._pool.index_of:
-                raise EnvSchedError(
-                    f"selected task {pick.key!r} is not in the pool of this engine ({self._pool.source}). Use one pool for both."
-                )
-            task = self._pool.tasks[self._pool.index_of[pick.key]]
+        for row, occasion in asked:
+            task = self._pool.tasks[row]
             environment = self._pool.environment_of[task.env_id]
-            acts = (self.policy.act(task, pick.group_id, k) for k in range(self._num_rollouts))
+            acts = (self.policy.act(task, occasion, k) for k in range(size))
             requests, planned = zip(*(play(turns, environment.max_turns) for turns in acts), strict=True)
             jobs.append(Job(environment=environment, task=task, requests=requests))
             statuses.append(list(planned))
@@ -118,6 +143,5 @@ def _rollout(outcome: Outcome, status: Status, version: int) -> Rollout:
     )
 
 
-def _group(pick: Pick, step: int, rollouts: dict[int, Rollout]) -> RolloutGroup:
-    ordered = tuple(rollouts[k] for k in sorted(rollouts))
-    return RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=step, rollouts=ordered)
+def _group(pick: Pick, step: int, rollouts: tuple[Rollout, ...]) -> RolloutGroup:
+    return RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=step, rollouts=rollouts)

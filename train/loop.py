@@ -3,9 +3,9 @@
 Knows: the order of a round, what is saved when, the figures of a round.
 Does not know: how picks are made, how rollouts are executed, how a run begins, how a report looks.
 
-A round is a function of the checkpoint before it. Its selection is written before its rollouts start and each group as it finishes; the
-scheduler observes the groups as read back from the ledger, in rank order, once all are there. A resumed round therefore repeats the same
-selection, asks its engine for the groups that the ledger lacks, and goes on with the same bits.
+A round is a function of the checkpoint before it. A selection is written before its rollouts start and each group as it finishes; the
+scheduler observes the groups as read back from the ledger, in rank order, once all are there, and the engine learns from them last. A
+resumed round therefore repeats the same selections, asks its engine for the groups that the ledger lacks, and goes on with the same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,9 +24,9 @@ from envsched_gnn.history import group_statistics
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import REWARDED, RolloutGroup, Selection
-from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.metrics import reward_figures
-from envsched_gnn.schedule.uniform import Uniform
+from envsched_gnn.schedule.policies import AnyPolicy, play_round
+from envsched_gnn.stopwatch import Stopwatch
 from envsched_gnn.train import checkpoint
 
 Line = dict[str, Any]
@@ -70,11 +69,15 @@ class Engine(Protocol):
 
     @property
     def timings(self) -> Mapping[str, float]:
-        """Seconds of stages of the round just played, which do not overlap; what is left of it is told as `rollout`."""
+        """Seconds of stages of the round just played and learned from, which do not overlap; what is left of it is told as `rollout`."""
         ...
 
-    def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
-        """Groups as they finish, but those in `finished`; when all are taken, the engine has learned from the round."""
+    def play(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
+        """Groups as they finish, but those in `finished`, of `selection.num_rollouts` rollouts or the engine's own number."""
+        ...
+
+    def learn(self, groups: Sequence[RolloutGroup]) -> None:
+        """Learn from groups of the round that was played, pilots in front of the group of their task; see `lesson`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,7 +89,7 @@ class Engine(Protocol):
         ...
 
 
-def restore(folder: Path, scheduler: EnvSched | Uniform, engine: Engine, progress: Progress) -> int:
+def restore(folder: Path, scheduler: AnyPolicy, engine: Engine, progress: Progress) -> int:
     """Load the newest whole checkpoint, cut metrics.jsonl back to it, and return the round to go on with.
 
     Raises:
@@ -139,7 +142,7 @@ class Loop:
     folder: Path
     pool: Pool
     ledger: Ledger
-    scheduler: EnvSched | Uniform
+    scheduler: AnyPolicy
     engine: Engine
     progress: Progress
     saves: Callable[[int], bool] = always
@@ -149,38 +152,31 @@ class Loop:
 
     def round(self, step: int) -> None:
         """One round, saved when it returns if a checkpoint is due."""
-        clock = [time.perf_counter()]
-        selection = self.scheduler.select(step)
-        self.ledger.write_selection(selection)
-        clock.append(time.perf_counter())
-        self._roll_out(selection)
-        clock.append(time.perf_counter())
-        groups = self.ledger.groups(step)
-        self._observe(selection, groups)
-        clock.append(time.perf_counter())
-        seconds = dict(zip(("select", "rollout", "observe"), (end - begin for begin, end in pairwise(clock)), strict=True))
-        line = {"step": step, **figures(self.pool, selection, groups), **self.scheduler.metrics()}
-        parts = dict(self.engine.timings)
+        watch = Stopwatch()
+        played = play_round(self.scheduler, self, step, watch)
+        with watch("rollout"):
+            self.engine.learn(played.train)
+        line = {"step": step, **figures(self.pool, played.selection, played.groups), **self.scheduler.metrics()}
+        seconds, parts = watch.seconds, dict(self.engine.timings)
         seconds["rollout"] = max(seconds["rollout"] - sum(parts.values()), 0.0)
         line |= {f"seconds_{stage}": round(value, 6) for stage, value in (seconds | parts).items()}
         line = without_nan(line | {"seconds_save": self.seconds_save})
         self._save(step, line)
         self.progress.round(line)
 
-    def _roll_out(self, selection: Selection) -> None:
-        """Roll out the groups that the ledger lacks, and write each as it finishes."""
-        finished = self.ledger.groups(selection.step)
+    def rollout(self, selection: Selection) -> list[RolloutGroup]:
+        """Roll out the groups of a selection that the ledger lacks, and write each as it finishes; all of them as the ledger has them."""
+        self.ledger.write_selection(selection)
+        finished = self._groups(selection)
         self.progress.group(len(finished), len(selection.picks))
-        for done, group in enumerate(self.engine.rollout(selection, finished), start=len(finished) + 1):
+        for done, group in enumerate(self.engine.play(selection, finished), start=len(finished) + 1):
             self.ledger.write_group(group)
             self.progress.group(done, len(selection.picks))
+        return self._groups(selection)
 
-    def _observe(self, selection: Selection, groups: Sequence[RolloutGroup]) -> None:
-        self.scheduler.observe(groups)
-        reported = {group.group_id for group in groups}
-        lost = [group_id for group_id in selection.group_ids if group_id not in reported]
-        if lost:
-            self.scheduler.cancel(lost)
+    def _groups(self, selection: Selection) -> list[RolloutGroup]:
+        asked = set(selection.group_ids)
+        return [group for group in self.ledger.groups(selection.step) if group.group_id in asked]
 
     def _save(self, step: int, line: Line) -> None:
         begin, self.seconds_save = time.perf_counter(), None

@@ -14,15 +14,14 @@ from typing import Any
 
 import torch
 
-from envsched_gnn.config import Config, Preset
+from envsched_gnn.config import Config
 from envsched_gnn.errors import ConfigError, GraphError
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.uniform import Uniform
+from envsched_gnn.schedule.policies import AnyPolicy, policy_of
 from envsched_gnn.train.engine import ScriptedEngine
 from envsched_gnn.train.folder import Command, complete, locked, prepare
 from envsched_gnn.train.loop import Loop, Progress, Silent, restore
@@ -35,7 +34,7 @@ class Opened:
     folder: Path
     pool: Pool
     ledger: Ledger
-    scheduler: EnvSched | Uniform
+    scheduler: AnyPolicy
 
 
 def run(config: Config, *, given: str = "", resume: bool = True, progress: Progress | None = None) -> Path:
@@ -71,7 +70,7 @@ def folder_of(config: Config) -> Path:
 @contextmanager
 def opened(config: Config, command: Command, given: str, progress: Progress) -> Iterator[Opened]:
     """Read the pool, hold and describe the run folder, open its ledger, build the scheduler; see `run` for the errors."""
-    preset = _preset(config)
+    _check_policy(config)
     progress.stage(f"reading pool {config.pool.path}")
     pool = load_pool(config.pool)
     folder = folder_of(config)
@@ -79,7 +78,7 @@ def opened(config: Config, command: Command, given: str, progress: Progress) -> 
         for note in prepare(folder, config, pool, given, command):
             progress.stage(note)
         with Ledger(folder / "ledger.sqlite", config.run.name) as ledger:
-            scheduler = _scheduler(config, pool, folder, preset, progress)
+            scheduler = _scheduler(config, pool, folder, progress)
             for note in complete(folder, pool):
                 progress.stage(note)
             yield Opened(folder=folder, pool=pool, ledger=ledger, scheduler=scheduler)
@@ -91,13 +90,12 @@ def warn_of_lost_ledger(ledger: Ledger, step: int, progress: Progress) -> None:
         progress.stage(f"warning: {ledger.path} holds nothing of the {step} rounds before; restore it, or reports will lack them")
 
 
-def _preset(config: Config) -> Preset:
+def _check_policy(config: Config) -> None:
     if config.run.policy == "envsched" and config.predict.preset == "paper":
         raise ConfigError("predict.preset = 'paper' with run.policy = 'envsched', which is the preset 'default'. Set run.policy = 'paper'.")
     if config.run.policy == "oracle":
         cure = "Use envsched simulate --policy oracle, or 'uniform' here."
         raise ConfigError(f"run.policy = 'oracle': nobody knows the chances of real tasks. {cure}")
-    return "paper" if config.run.policy == "paper" else "default"
 
 
 def device_of(name: str) -> torch.device:
@@ -116,12 +114,18 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def _scheduler(config: Config, pool: Pool, folder: Path, preset: Preset, progress: Progress) -> EnvSched | Uniform:
-    graph = _graph(config, pool, folder, progress)
-    if config.run.policy == "uniform":
-        return Uniform(pool, graph, batch_size=config.select.batch_size, seed=config.run.seed)
-    scheduler = EnvSched(pool, graph, seed=config.run.seed, preset=preset, select=config.select, predict=config.predict)
-    return scheduler.to(device_of(config.run.device))
+def _scheduler(config: Config, pool: Pool, folder: Path, progress: Progress) -> AnyPolicy:
+    policy = policy_of(
+        config.run.policy,
+        pool,
+        _graph(config, pool, folder, progress),
+        batch_size=config.select.batch_size,
+        seed=config.run.seed,
+        num_rollouts=config.rollout.num_rollouts,
+        select=config.select,
+        predict=config.predict,
+    )
+    return policy.to(device_of(config.run.device))
 
 
 def _graph(config: Config, pool: Pool, folder: Path, progress: Progress) -> Any:

@@ -20,6 +20,7 @@ import torch
 
 from envsched_gnn.config import Config
 from envsched_gnn.errors import ConfigError, EngineError, EnvSchedError
+from envsched_gnn.policy_facts import SEVERAL_TRIPS
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.train.evaluation import Evaluations, Play
 from envsched_gnn.train.folder import EVALUATIONS
@@ -67,6 +68,11 @@ def train(config: Config, *, given: str = "", progress: Progress | None = None) 
 
             return play_rounds(config, build, given=given, progress=progress)
         case "language_model":
+            if config.run.policy in SEVERAL_TRIPS:
+                raise ConfigError(
+                    f"run.policy = {config.run.policy!r} with model.kind = 'language_model': it rolls out several times a step, TRL's "
+                    "trainer once. Take another policy, or the pocket model."
+                )
             from envsched_gnn.train.trl.session import train_language_model
 
             return train_language_model(config, given=given, progress=progress)

@@ -25,12 +25,15 @@ class In(StrEnum):
 
     simulate = "simulate"
     run = "run"
+    train = "train"
 
 
 @cured
 def compare(
     config: Annotated[Path | None, typer.Option("-c", "--config", metavar="CONFIG.toml", help="Settings of all runs.")] = None,
-    where: Annotated[In, typer.Option("--in", help="A simulated learner, or the scripted policy in real environments.")] = In.simulate,
+    where: Annotated[
+        In, typer.Option("--in", help="A simulated learner; in real environments the scripted policy, or the pocket model.")
+    ] = In.simulate,
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="NAMES", help="Names with commas between them, as uniform,envsched,paper:rho_0.")
     ] = None,

@@ -15,6 +15,7 @@ import typer
 
 from envsched_gnn.cli.console import Settings, cured, say, show, show_json
 from envsched_gnn.cli.display import Plain, display
+from envsched_gnn.policy_facts import NAMES, unknown
 
 if TYPE_CHECKING:
     from envsched_gnn.config import Config
@@ -25,8 +26,23 @@ STOPPED = 130
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", metavar="CONFIG.toml", help="Settings of the run.")]
 
 
+def known(name: str | None) -> str | None:
+    """The name of a policy.
+
+    Raises:
+        BadParameter: there is none of that name; says the nearest one.
+    """
+    if name is not None and name not in NAMES:
+        raise typer.BadParameter(str(unknown(name)))
+    return name
+
+
+POLICY = "The scheduler, in place of run.policy: envsched, paper, uniform, or another one that compare --list names."
+Select = Annotated[str | None, typer.Option("--select", metavar="POLICY", callback=known, help=POLICY)]
+
+
 @cured
-def run(config: ConfigFile, settings: Settings = None) -> None:
+def run(config: ConfigFile, select: Select = None, settings: Settings = None) -> None:
     """Select, roll out and observe, round by round; then write the report. The same command resumes a run that was stopped."""
 
     def play(parsed: Config, given: str, progress: Plain) -> Path:
@@ -34,7 +50,12 @@ def run(config: ConfigFile, settings: Settings = None) -> None:
 
         return run_rounds(parsed, given=given, progress=progress)
 
-    follow("run", config, settings or [], play)
+    follow("run", config, chosen(settings, select), play)
+
+
+def chosen(settings: Sequence[str] | None, select: str | None) -> list[str]:
+    """All settings of the command line."""
+    return [*(settings or []), *([f"run.policy={select}"] if select else [])]
 
 
 def follow(verb: str, config: Path, settings: Sequence[str], play: Callable[[Config, str, Plain], Path | None]) -> None:

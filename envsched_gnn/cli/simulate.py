@@ -6,7 +6,6 @@ Does not know: the model, rounds, figures.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 
 from envsched_gnn.cli.console import Json, Settings, cured, say, show, show_json, table
 from envsched_gnn.cli.display import display
-from envsched_gnn.cli.run import STOPPED
+from envsched_gnn.cli.run import POLICY, STOPPED, known
 
 COLUMNS = (
     ("rounds", "rounds", 0),
@@ -28,19 +27,10 @@ COLUMNS = (
 """Head, name in the summary and digits of a column."""
 
 
-class Policy(StrEnum):
-    """Who chooses the tasks of a round."""
-
-    envsched = "envsched"
-    paper = "paper"
-    uniform = "uniform"
-    oracle = "oracle"
-
-
 @cured
 def simulate(
     config: Annotated[Path | None, typer.Option("-c", "--config", metavar="CONFIG.toml", help="Settings of the run.")] = None,
-    policy: Annotated[Policy | None, typer.Option("--policy", help="The scheduler, in place of run.policy.")] = None,
+    policy: Annotated[str | None, typer.Option("--policy", metavar="POLICY", callback=known, help=POLICY)] = None,
     environments: Annotated[int | None, typer.Option("--environments", help="In place of simulate.environments.")] = None,
     tasks: Annotated[int | None, typer.Option("--tasks", help="Tasks an environment, in place of simulate.tasks.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Rounds, in place of run.steps; 200 without a file.")] = None,

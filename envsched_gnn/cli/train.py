@@ -6,31 +6,15 @@ Does not know: trainers, rounds, evaluation, how progress is shown.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from envsched_gnn.cli.console import Settings, cured
 from envsched_gnn.cli.display import Plain
-from envsched_gnn.cli.run import ConfigFile, follow
+from envsched_gnn.cli.run import ConfigFile, Select, chosen, follow
 
 if TYPE_CHECKING:
     from envsched_gnn.config import Config
-
-
-class Scheduler(StrEnum):
-    """Who chooses the tasks of a round."""
-
-    envsched = "envsched"
-    paper = "paper"
-    uniform = "uniform"
-
-
-Select = Annotated[
-    Scheduler | None, typer.Option("--select", help="The scheduler, in place of run.policy: EnvSched, its preset of the paper, or uniform.")
-]
 
 
 @cured
@@ -45,5 +29,4 @@ def train(config: ConfigFile, select: Select = None, settings: Settings = None) 
 
         return train_rounds(parsed, given=given, progress=progress)
 
-    chosen = [f"run.policy={select}"] if select else []
-    follow("train", config, [*(settings or []), *chosen], play)
+    follow("train", config, chosen(settings, select), play)

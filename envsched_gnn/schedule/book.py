@@ -133,11 +133,12 @@ class Book:
     ) -> Selection:
         """Write down the answer to a request: `choices` in rank order; `prediction` and `values` (u, p) are of these."""
         step = request[0]
+        first = 1 + sum(len(selection.picks) for (at, _, _), selection in self.memo.items() if at == step)
         entries, relaxations = [], []
         for position, (choice, (variance, p)) in enumerate(zip(choices, values, strict=True)):
             env_id, task_id = self.env_ids[self.home_index[choice.task]], self.task_ids[choice.task]
             pick = Pick(
-                rank=position + 1,
+                rank=first + position,
                 env_id=env_id,
                 task_id=task_id,
                 task_index=choice.task,

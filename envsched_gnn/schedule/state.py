@@ -150,6 +150,7 @@ def _dump_request(request: tuple[int, int, str | None], selection: Selection) ->
         "request_id": request[2],
         "picks": [[p.key, p.env_id, p.task_id, p.phase, p.score, p.predicted_variance, p.p_informative] for p in selection.picks],
         "relaxations": [[r.quota, r.env_id, r.task_id] for r in selection.relaxations],
+        "rank": selection.picks[0].rank if selection.picks else 1,
         "use": selection.use,
         "num_rollouts": selection.num_rollouts,
         "more": selection.more,
@@ -170,7 +171,7 @@ def _load_request(request: Mapping[str, Any], book: Book) -> Selection:
             predicted_variance=variance,
             p_informative=p,
         )
-        for rank, (key, env_id, task_id, phase, score, variance, p) in enumerate(request["picks"], 1)
+        for rank, (key, env_id, task_id, phase, score, variance, p) in enumerate(request["picks"], request.get("rank", 1))
     ]
     relaxations = [Relaxation(quota=quota, env_id=env_id, task_id=task_id) for quota, env_id, task_id in request["relaxations"]]
     return Selection(

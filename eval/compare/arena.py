@@ -66,10 +66,10 @@ def arena_of(where: Where, config: Config) -> Iterator[Arena]:
     match where:
         case "simulate":
             yield SimulatedArena(config)
-        case "run":
-            from envsched_gnn.eval.compare.scripted import scripted_arena
+        case "run" | "train":
+            from envsched_gnn.eval.compare.engines import engine_arena
 
-            with scripted_arena(config) as arena:
+            with engine_arena(where, config) as arena:
                 yield arena
 
 

@@ -23,10 +23,11 @@ from envsched_gnn.config import Config, load_config
 from envsched_gnn.errors import EnvSchedError
 from envsched_gnn.eval.compare.arena import SimulatedArena
 from envsched_gnn.eval.compare.play import figures
-from envsched_gnn.eval.compare.policies import played_in, policy_in
+from envsched_gnn.eval.compare.policies import policy_in
 from envsched_gnn.eval.compare.results import write_result
 from envsched_gnn.eval.compare.variants import Entry, entry_of
 from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.schedule.policies import play_round
 from envsched_gnn.train.folder import commit
 
 RUNS, ROUNDS = 100, 7
@@ -64,7 +65,7 @@ def _run(arena: SimulatedArena, entry: Entry, config: Config, rounds: int) -> li
     for step in range(rounds):
         if isinstance(policy, Oracle):
             arena.tell(policy, step)
-        played = played_in(policy, arena, step)
+        played = play_round(policy, arena, step)
         arena.learn(played.train)
         line = figures(arena.pool, played)
         rows.append((line["informative_rollouts"] / line["rollouts"], float(line["environments"])))

@@ -16,7 +16,7 @@ from envsched_gnn.eval.compare.results import result_of, write_result
 from envsched_gnn.eval.compare.runs import Where, make_all, planned
 from envsched_gnn.eval.compare.variants import entries_of, seeds_of
 
-ALWAYS: dict[Where, tuple[str, ...]] = {"simulate": ("uniform", "oracle"), "run": ("uniform",)}
+ALWAYS: dict[Where, tuple[str, ...]] = {"simulate": ("uniform", "oracle"), "run": ("uniform",), "train": ("uniform",)}
 """The reference, and the ceiling where it costs nothing to look; elsewhere it is there if it is named."""
 
 

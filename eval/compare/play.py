@@ -10,24 +10,19 @@ The folder: `run.json` and `resolved.toml` (what it is), `steps.jsonl` (a line a
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envsched_gnn.config import Config
 from envsched_gnn.errors import CheckpointError
 from envsched_gnn.eval.compare.arena import Arena
-from envsched_gnn.eval.compare.policies import played_in
 from envsched_gnn.eval.headline.oracle import Oracle
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.history import ZERO_VARIANCE, group_statistics
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.policies import Peer, Round
-from envsched_gnn.schedule.uniform import Uniform
+from envsched_gnn.schedule.policies import AnyPolicy, Round, play_round
+from envsched_gnn.stopwatch import Stopwatch
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.loop import append
 
@@ -42,10 +37,9 @@ class Run:
     folder: Path
     config: Config
     arena: Arena
-    policy: EnvSched | Uniform | Peer
+    policy: AnyPolicy
     charged: int = 0
     """Rollouts so far."""
-    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def budget(self) -> int:
@@ -68,29 +62,21 @@ class Run:
         return step >= self.config.run.steps or self.charged >= self.budget
 
     def _step(self, step: int) -> None:
-        self.seconds = {}
-        looks = 0
+        watch, looks = Stopwatch(), 0
         if isinstance(self.policy, Oracle):
-            with self._timed("look"):
+            with watch("look"):
                 looks = self.arena.tell(self.policy, step)
-        with self._timed("round"):
-            played = played_in(self.policy, self.arena, step)
-        with self._timed("learn"):
+        played = play_round(self.policy, self.arena, step, watch)
+        with watch("learn"):
             self.arena.learn(played.train)
         self.charged += played.charged
         line = {"step": step, **figures(self.arena.pool, played), "looks": looks}
-        append(self.folder / STEPS, line | {f"seconds_{stage}": round(value, 4) for stage, value in self.seconds.items()})
+        append(self.folder / STEPS, line | {f"seconds_{stage}": round(value, 4) for stage, value in watch.seconds.items()})
 
     def _evaluate(self, step: int, *, last: bool = False) -> None:
         success = self.arena.success(step, last=last)
         if success is not None:
             append(self.folder / CURVE, without_nan({"step": step, "success": success}))
-
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.seconds[stage] = time.perf_counter() - begin
 
     def _save(self, step: int) -> None:
         parts = {"policy": self.policy.state_dict(), "arena": self.arena.state_dict()}

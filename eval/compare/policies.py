@@ -7,7 +7,7 @@ Does not know: how any policy chooses, engines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +21,10 @@ from envsched_gnn.history import GroupStatistics, History
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, Prediction
 from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.policies import Peer, Round, play_round, policy_of
-from envsched_gnn.schedule.policies.rounds import Policy
-from envsched_gnn.schedule.uniform import Uniform
+from envsched_gnn.schedule.policies import AnyPolicy, policy_of
 
 
-def policy_in(arena: Arena, entry: Entry, config: Config) -> EnvSched | Uniform | Peer:
+def policy_in(arena: Arena, entry: Entry, config: Config) -> AnyPolicy:
     """The entry's policy, which has seen nothing."""
     if entry.policy == "oracle":
         return arena.oracle(config.run.seed)
@@ -56,11 +54,6 @@ def _vary(policy: EnvSched, variant: Variant) -> None:
         predictor.reconstruction = variant.reconstruction
     if variant.recent is not None:
         policy.predictor = Recent(predictor, policy.graph, policy.history, variant.recent)
-
-
-def played_in(policy: EnvSched | Uniform | Peer, arena: Arena, step: int) -> Round:
-    """All trips of a step."""
-    return play_round(cast(Policy, policy), arena, step)  # whose batch size is read alone
 
 
 class Recent:

@@ -24,13 +24,14 @@ from envsched_gnn.errors import ConfigError, EnvSchedError, require
 from envsched_gnn.eval.compare.variants import Entry, entry_of
 from envsched_gnn.files import write_atomic
 
-Where = Literal["simulate", "run"]
+Where = Literal["simulate", "run", "train"]
 KIND, SETTINGS, ERROR, DONE = "run.json", "resolved.toml", "error.txt", "done.json"
 FREE = ("run.folder", "run.name", "run.device", "rollout.workers", "rollout.memory_mb", "train.checkpoint_every")
 """Settings that decide nothing of what a run comes to."""
 SEEDS: dict[Where, tuple[str, ...]] = {
     "simulate": ("run.seed", "simulate.seed"),
     "run": ("run.seed", "rollout.seed", "pool.toolworld.seed"),
+    "train": ("run.seed", "pool.toolworld.seed"),
 }
 """What the seed of a comparison is the seed of: the picks, the sampling, and the world or the generated pool."""
 
@@ -70,6 +71,11 @@ def planned(
         for entry in entries:
             own = load_config(config, [*settings, *(entry.variant.settings if entry.variant else ()), *seeded])
             require(own.evaluate.tasks >= 1, "evaluate.tasks", own.evaluate.tasks, "at least 1: a comparison needs a learning curve")
+            require(
+                where != "train" or own.model.kind == "pocket", "model.kind", own.model.kind, "'pocket': the policy that --in train has"
+            )
+            tfidf = where != "simulate" or own.graph.similarity == "tfidf"
+            require(tfidf, "graph.similarity", own.graph.similarity, "'tfidf' in a simulation, whose tasks hold no text; use --in run")
             runs.append(Planned(where=where, entry=entry, seed=seed, folder=folder / entry.folder / str(seed), config=own))
     return runs
 

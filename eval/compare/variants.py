@@ -10,7 +10,7 @@ import difflib
 from dataclasses import dataclass
 
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.policy_facts import NAMES
+from envsched_gnn.policy_facts import NAMES, unknown
 
 BOTH = ("envsched", "paper")
 EVER = 10**9
@@ -63,6 +63,8 @@ VARIANTS: tuple[Variant, ...] = (
         asks="no quotas of environments and repeats",
         settings=(f"select.per_round={EVER}", f"select.rolling={EVER}", f"select.consecutive={EVER}"),
     ),
+    Variant(name="dense", asks="similarity of sentence embeddings in place of words and code", settings=("graph.similarity=dense",)),
+    Variant(name="dense_both", asks="similarity of sentence embeddings beside words and code", settings=("graph.similarity=both",)),
     Variant(name="recent_8", asks="neighbours observed in the last 8 rounds alone", recent=8),
     Variant(name="recent_32", asks="neighbours observed in the last 32 rounds alone", recent=32),
 )
@@ -95,7 +97,7 @@ def entry_of(name: str) -> Entry:
     """
     policy, colon, variant = name.partition(":")
     if policy not in NAMES:
-        raise ConfigError(f"policy {policy!r}: no such policy; expected one of {', '.join(NAMES)}. {_near(policy, NAMES)}")
+        raise unknown(policy)
     if not colon:
         return Entry(policy=policy)
     known = {entry.name: entry for entry in VARIANTS if policy in entry.of}

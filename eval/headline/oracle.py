@@ -44,6 +44,12 @@ def informative_probability(rewards: Sequence[float | None], group: int) -> floa
     return 1 - equal / math.comb(len(valid), group)
 
 
+def solvable(pool: Pool, row: int) -> bool:
+    """Whether any reward but 0 can come. A task of ToolWorld without gold calls cannot be solved, and binary rewards are all or none."""
+    task = pool.tasks[row]
+    return pool.source != "toolworld" or bool(task.ground_truth) or task.info.get("reward") != "binary"
+
+
 class Oracle(EnvSched):
     """`EnvSched` whose score is the estimated chance of variance alone: no coverage share, no prediction; the same quotas and penalty."""
 
@@ -51,13 +57,14 @@ class Oracle(EnvSched):
         super().__init__(pool, graph, seed=seed, select=select)
         self._rows = [row for row, task in enumerate(pool.tasks) if not task.held_out]
         self._num_rollouts = num_rollouts
-        self._score = torch.zeros(len(pool.tasks), dtype=torch.float64)
+        self.chances = torch.zeros(len(pool.tasks), dtype=torch.float64)
+        """Of variance, as last estimated [tasks]; 0 where nobody looked."""
 
     def look(self, step: int, play: Play) -> None:
         """Estimate anew at every REFRESH-th step."""
         if step % REFRESH == 0:
             chances = [informative_probability(rewards, self._num_rollouts) for rewards in play(self._rows, SAMPLES)]
-            self._score[self._rows] = torch.tensor([round(chance / GRID) * GRID for chance in chances], dtype=torch.float64)
+            self.chances[self._rows] = torch.tensor(chances, dtype=torch.float64)
 
     def _choose(self, step: int, n: int, evidence: Evidence, prediction: Prediction) -> list[Choice]:
         store = self.graph["task"]
@@ -66,7 +73,7 @@ class Oracle(EnvSched):
             return task_keys(store.identity[rows], self.seed, step)
 
         return GreedyPass(
-            [PhaseScore(phase="exploitation", base=self._score, count=n)],
+            [PhaseScore(phase="exploitation", base=(self.chances / GRID).round() * GRID, count=n)],
             eligible=self._eligible(step),
             ties=(key, key),
             env_index=store.env_index,
@@ -77,9 +84,9 @@ class Oracle(EnvSched):
 
     def state_dict(self) -> dict[str, Any]:
         """Also the estimates."""
-        return {**super().state_dict(), "score": self._score.tolist()}
+        return {**super().state_dict(), "score": self.chances.tolist()}
 
     def load_state_dict(self, saved: Any) -> Any:
         """Restore what `state_dict` gave."""
-        self._score = torch.tensor(saved["score"], dtype=torch.float64)
+        self.chances = torch.tensor(saved["score"], dtype=torch.float64)
         return super().load_state_dict({name: value for name, value in saved.items() if name != "score"})

@@ -30,7 +30,7 @@ from torch_geometric.data import HeteroData
 from envsched_gnn.config import Config, flatten, load_config, to_table
 from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError, GraphError
 from envsched_gnn.eval.headline.arms import ARMS, Arm, scheduler_of
-from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.eval.headline.oracle import Oracle, solvable
 from envsched_gnn.files import cache_folder, without_nan, write_atomic
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
@@ -101,11 +101,10 @@ class Run:
         append(self.folder / "steps.jsonl", without_nan(line))
 
     def _sampled(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
-        """Rewards [rows][samples]. ToolWorld gives no gold calls to a task that cannot be solved: of binary rewards it can only get 0."""
-        tasks = [self.pool.tasks[row] for row in rows]
-        solvable = [bool(task.ground_truth) or task.info.get("reward") != "binary" for task in tasks]
-        played = iter(self.engine.evaluate([row for row, possible in zip(rows, solvable, strict=True) if possible], samples))
-        return [next(played) if possible else [0.0] * samples for possible in solvable]
+        """Rewards [rows][samples]; those that can only be 0 are not played for."""
+        possible = [solvable(self.pool, row) for row in rows]
+        played = iter(self.engine.evaluate([row for row, can in zip(rows, possible, strict=True) if can], samples))
+        return [next(played) if can else [0.0] * samples for can in possible]
 
     def _plain(self, step: int) -> tuple[list[Selection], list[RolloutGroup]]:
         """Select, roll out and learn, observe."""
@@ -122,23 +121,18 @@ class Run:
         size, budget = self.config.select.batch_size, self.config.run.steps * self.config.select.batch_size
         selections: list[Selection] = []
         groups: list[RolloutGroup] = []
-        rows: list[int] = []
-        completions, rewards = [], []
-        while len(rows) < size and self.charged // self.config.rollout.num_rollouts + len(groups) + size <= budget:
+        kept: list[RolloutGroup] = []
+        while len(kept) < size and self.charged // self.config.rollout.num_rollouts + len(groups) + size <= budget:
             selection = self.scheduler.select(step, request_id=str(len(selections)))
             if not selection.picks:
                 break
             selections.append(selection)
-            played = self.engine.play_selection(selection, f"round {step} draw {len(selections)}")
-            self.scheduler.observe([group for group, _ in played])
-            for group, some in played:
-                groups.append(group)
-                valid = [reward for reward in group.rewards if reward is not None]
-                if len(set(valid)) > 1 and len(rows) < size:
-                    rows.append(self.pool.index_of[group.key])
-                    completions.append(some)
-                    rewards.append(group.rewards)
-        self.engine.learn(rows, completions, rewards)
+            came = {group.group_id: group for group in self.engine.play(selection, occasion=f"round {step} draw {len(selections)}")}
+            played = [came[group_id] for group_id in selection.group_ids]
+            self.scheduler.observe(played)
+            groups += played
+            kept += [group for group in played if len(set(group.rewards) - {None}) > 1]
+        self.engine.learn(kept[:size])
         self.seconds |= self.engine.timings
         return selections, groups
 

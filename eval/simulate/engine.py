@@ -7,7 +7,6 @@ Does not know: schedulers, ledgers, how success comes about.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,21 +50,22 @@ class SimulatedEngine:
             EnvSchedError: a task is not in the pool.
         """
         known = {group.group_id: group for group in finished}
-        missing = tuple(pick for pick in selection.picks if pick.group_id not in known)
-        for group in self.play(replace(selection, picks=missing)):
+        for group in self.play(selection, list(known.values())):
             known[group.group_id] = group
             yield group
         if selection.use in ("train", "filter"):
             self.learn([known[group_id] for group_id in selection.group_ids])
 
-    def play(self, selection: Selection) -> Iterator[RolloutGroup]:
-        """Groups in rank order, of `selection.num_rollouts` rollouts if it says how many; nothing is learned.
+    def play(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
+        """Groups in rank order but those in `finished`, of `selection.num_rollouts` rollouts if it says how many; nothing is learned.
 
         Raises:
             EnvSchedError: a task is not in the pool.
         """
-        rows, success = [self._row(pick) for pick in selection.picks], self.learner.success()
-        for pick, row in zip(selection.picks, rows, strict=True):
+        there = {group.group_id for group in finished}
+        picks = [pick for pick in selection.picks if pick.group_id not in there]
+        rows, success = [self._row(pick) for pick in picks], self.learner.success()
+        for pick, row in zip(picks, rows, strict=True):
             yield self._group(selection, pick, row, success[row])
 
     def learn(self, groups: Sequence[RolloutGroup]) -> None:

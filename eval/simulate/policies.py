@@ -11,10 +11,9 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
-from envsched_gnn.eval.headline.oracle import GRID, REFRESH, Oracle
+from envsched_gnn.eval.headline.oracle import REFRESH, Oracle
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.uniform import Uniform
+from envsched_gnn.schedule.policies import AnyPolicy, policy_of
 
 
 class ExactOracle(Oracle):
@@ -23,18 +22,21 @@ class ExactOracle(Oracle):
     def know(self, step: int, chances: Float[Tensor, " tasks"]) -> None:
         """Take over P(v > 0) of every task at every REFRESH-th step."""
         if step % REFRESH == 0:
-            self._score = (chances / GRID).round() * GRID
+            self.chances = chances
 
 
-def scheduler_of(config: Config, pool: Pool, graph: HeteroData) -> EnvSched | Uniform:
+def scheduler_of(config: Config, pool: Pool, graph: HeteroData) -> AnyPolicy:
     """The scheduler that `run.policy` names, which has seen nothing."""
-    seed, select, predict = config.run.seed, config.select, config.predict
-    match config.run.policy:
-        case "uniform":
-            return Uniform(pool, graph, batch_size=select.batch_size, seed=seed)
-        case "oracle":
-            return ExactOracle(pool, graph, seed=seed, select=select, num_rollouts=config.rollout.num_rollouts)
-        case "paper":
-            return EnvSched(pool, graph, seed=seed, preset="paper", select=select, predict=predict)
-        case "envsched":
-            return EnvSched(pool, graph, seed=seed, preset="default", select=select, predict=predict)
+    seed, select, num_rollouts = config.run.seed, config.select, config.rollout.num_rollouts
+    if config.run.policy == "oracle":
+        return ExactOracle(pool, graph, seed=seed, select=select, num_rollouts=num_rollouts)
+    return policy_of(
+        config.run.policy,
+        pool,
+        graph,
+        batch_size=select.batch_size,
+        seed=seed,
+        num_rollouts=num_rollouts,
+        select=select,
+        predict=config.predict,
+    )

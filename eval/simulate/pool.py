@@ -11,6 +11,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import GraphConfig
+from envsched_gnn.errors import require
 from envsched_gnn.eval.simulate import SOURCE
 from envsched_gnn.eval.simulate.world import NEEDED, World, stream
 from envsched_gnn.graph.build import assemble_graph
@@ -19,6 +20,7 @@ from envsched_gnn.records import Environment, Task
 
 BASE, SHARED = 0.15, 0.5
 """Similarity of two tasks of an environment without a common skill, and what common skills add at most (ours)."""
+NO_TEXT = "its tasks hold no text to embed; their similarities are drawn"
 VARIANTS = 4
 """Abstract records of a pattern, which differ by noise alone (ours)."""
 
@@ -59,6 +61,8 @@ def _prompts(world: World) -> list[str]:
 def graph_of(world: World, pool: Pool, config: GraphConfig | None = None) -> HeteroData:
     """The graph: similarities from common skills and operations, with noise, in place of features; see `assemble_graph` for its stores."""
     config = config or GraphConfig()
+    require(config.similarity == "tfidf", "graph.similarity", config.similarity, f"'tfidf' in a simulation: {NO_TEXT}")
+    require(not config.embedding, "graph.embedding", config.embedding, f"nothing in a simulation: {NO_TEXT}")
     variant = stream(world.config.seed, "variants").integers(VARIANTS, size=len(world.pattern))
     records, record_index = np.unique(world.pattern * VARIANTS + variant, return_inverse=True)
     return assemble_graph(

@@ -25,7 +25,6 @@ from envsched_gnn.files import write_atomic
 from envsched_gnn.graph.io import save_graph
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.train.evaluation import Evaluations
 from envsched_gnn.train.folder import EVALUATIONS, complete, locked, prepare
 from envsched_gnn.train.loop import Line, Loop, Progress, Silent, append, restore
@@ -61,9 +60,7 @@ def _play(config: Config, world: World, pool: Pool, ledger: Ledger, folder: Path
     graph = graph_of(world, pool, config.graph)
     if not (folder / "graph.pt").is_file():
         save_graph(graph, folder / "graph.pt")
-    scheduler = scheduler_of(config, pool, graph)
-    if isinstance(scheduler, EnvSched):
-        scheduler.to(device_of(config.run.device))
+    scheduler = scheduler_of(config, pool, graph).to(device_of(config.run.device))
     engine = SimulatedEngine(pool, world, config.rollout.num_rollouts, seed=config.run.seed)
     evaluations = Evaluations(folder / EVALUATIONS, pool, config.evaluate, config.run.steps)
     step = restore(folder, scheduler, engine, progress)

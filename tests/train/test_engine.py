@@ -96,6 +96,21 @@ def test_a_round() -> None:
         assert {rollout.policy_version for group in again for rollout in group.rollouts} == {1}
 
 
+def test_a_selection_says_how_many_rollouts_and_what_is_played_is_learned_later() -> None:
+    pool = make_pool()
+    few = dataclasses.replace(selection(pool, 0, range(4)), num_rollouts=2)
+    with ScriptedEngine(pool, num_rollouts=4) as engine:
+        groups = {group.group_id: group for group in engine.play(few)}
+        assert [len(groups[group_id].rollouts) for group_id in few.group_ids] == [2] * 4
+        assert engine.state_dict()["version"] == 0
+        usual = rewards(list(engine.play(selection(pool, 0, range(4)))))
+        assert {group_id: some[:2] for group_id, some in usual.items()} == rewards(list(groups.values()))
+        assert engine.evaluate([0, 5], 3) == engine.evaluate([0, 5], 3)
+        assert [len(some) for some in engine.evaluate([0, 5], 3)] == [3, 3]
+        engine.learn(list(groups.values()))
+        assert engine.state_dict()["version"] == 1
+
+
 def test_full_skill_scores_one_and_no_skill_scores_zero() -> None:
     pool = make_pool()
     with ScriptedEngine(pool, num_rollouts=2, skill_start=1.0) as engine:

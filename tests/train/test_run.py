@@ -16,9 +16,10 @@ import pytest
 from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, TrainConfig, load_config, to_toml
 from envsched_gnn.errors import CheckpointError, ConfigError, GraphError, HistoryError
 from envsched_gnn.eval.report import write_report
+from envsched_gnn.ledger import Ledger
 from envsched_gnn.pool.manifest import write_manifest
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.records import Check, Environment, Task, Verifier
+from envsched_gnn.records import Check, Environment, RolloutGroup, Task, Verifier
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.loop import Silent
 from envsched_gnn.train.run import device_of, run
@@ -279,13 +280,47 @@ def test_without_any_checkpoint_the_ledger_is_replayed(folder: Path) -> None:
     assert seconds_of(there) == finished
 
 
-@pytest.mark.parametrize("policy", ["paper", "uniform"])
+@pytest.mark.parametrize("policy", ["paper", "uniform", "dps", "dots"])
 def test_every_policy_runs_and_resumes(folder: Path, policy: str) -> None:
     whole = run(configuration(folder, f"{policy}-whole", policy=policy))
     run(configuration(folder, f"{policy}-parts", policy=policy, steps=2))
     parts = run(configuration(folder, f"{policy}-parts", policy=policy))
     assert_same_run(whole, parts)
     assert ledger_rows(whole)["selections"] != ledger_rows(folder / "runs" / "whole")["selections"]
+
+
+@pytest.mark.parametrize(("policy", "stopped_after"), [("pilot_commit", 30), ("dapo", 11)])
+def test_a_step_of_several_trips_keeps_every_row(folder: Path, policy: str, stopped_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it was stopped between two trips, or within one."""
+    whole = run(configuration(folder, f"{policy}-whole", policy=policy))
+    rows, lines = ledger_rows(whole), metric_lines(whole)
+    for line in lines:
+        ranks = [row[1] for row in rows["selections"] if row[0] == line["step"]]
+        assert ranks == list(range(1, line["picks"] + 1))
+    assert len({row[2] for row in rows["selections"]}) == len(rows["groups"]) == sum(line["picks"] for line in lines)
+    assert len(rows["rollouts"]) == sum(line["rollouts"] for line in lines) == lines[-1]["envsched/total/charged_rollouts"]
+    assert len(rows["rollouts"]) > STEPS * 4 * 3, "more than a batch a step"
+    sizes = {size for _, size in rows["groups"]}
+    assert sizes == ({1, 2} if policy == "pilot_commit" else {3}), "two pilots of three rollouts"
+
+    written = 0
+
+    def write_group(self: Ledger, group: RolloutGroup) -> None:
+        nonlocal written
+        written += 1
+        if written > stopped_after:
+            raise KeyboardInterrupt
+        original(self, group)
+
+    original = Ledger.write_group
+    monkeypatch.setattr(Ledger, "write_group", write_group)
+    parts = configuration(folder, f"{policy}-parts", policy=policy)
+    with pytest.raises(KeyboardInterrupt):
+        run(parts)
+    monkeypatch.undo()
+    finished = seconds_of(folder / "runs" / parts.run.name)
+    assert_same_run(run(parts), whole)
+    assert seconds_of(folder / "runs" / parts.run.name).items() >= finished.items()
 
 
 def test_another_setting_is_named(folder: Path) -> None:

@@ -19,7 +19,7 @@ from envsched_gnn.config_training import EvaluateConfig, TrainConfig
 from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError, HistoryError
 from envsched_gnn.pool.manifest import write_manifest
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.records import Pick, Selection, Task
+from envsched_gnn.records import Selection, Task
 from envsched_gnn.train import checkpoint
 from envsched_gnn.train.engine import ScriptedEngine
 from envsched_gnn.train.evaluation import Evaluations, held_out, read_evaluations, summary
@@ -42,25 +42,10 @@ def shared_out(pool: Pool) -> Pool:
 
 
 class Practising(ScriptedEngine):
-    """The scripted policy as a learner: evaluation plays tasks at its present skill."""
+    """The scripted policy as a learner."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool, 3, workers=1, skill_start=0.5, skill_gain=0.1)
-        self.pool = pool
-
-    def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
-        skill = self.state_dict()
-        picks = [
-            Pick(
-                rank=rank, env_id=task.env_id, task_id=task.task_id, task_index=row, group_id=f"evaluation:{task.key}", phase="uniform",
-                score=0.0, predicted_variance=0.0, p_informative=0.0,
-            )
-            for rank, row in enumerate(rows, start=1)
-            for task in [self.pool.tasks[row]]
-        ]  # fmt: skip
-        groups = {group.key: group for group in self.rollout(Selection(step=0, picks=tuple(picks)))}
-        self.load_state_dict(skill)
-        return [list(groups[self.pool.keys[row]].rewards[:samples]) for row in rows]
 
 
 class Told(Silent):
@@ -231,10 +216,10 @@ class Pressing(Practising):
 
     where = "round"
 
-    def rollout(self, selection: Selection, finished: Any = ()) -> Any:
+    def play(self, selection: Selection, finished: Any = ()) -> Any:
         if self.where == "round" and selection.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        yield from super().rollout(selection, finished)
+        yield from super().play(selection, finished)
 
     def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
         if self.where == "evaluation" and self.policy.version == 3:
@@ -264,8 +249,8 @@ def test_ctrl_c_ends_a_round_whole_and_an_evaluation_at_once(
 
 def test_a_second_ctrl_c_ends_a_round_at_once(folder: Path) -> None:
     class Twice(Practising):
-        def rollout(self, selection: Selection, finished: Any = ()) -> Any:
-            for number, group in enumerate(super().rollout(selection, finished)):
+        def play(self, selection: Selection, finished: Any = ()) -> Any:
+            for number, group in enumerate(super().play(selection, finished)):
                 if (selection.step, number) in ((1, 1), (1, 2)):
                     os.kill(os.getpid(), signal.SIGINT)
                 yield group
@@ -283,8 +268,8 @@ def test_a_second_ctrl_c_ends_a_round_at_once(folder: Path) -> None:
 
 def test_an_engine_that_dies_during_a_round_is_told(folder: Path) -> None:
     class Dying(Practising):
-        def rollout(self, selection: Selection, finished: Any = ()) -> Any:
-            for number, group in enumerate(super().rollout(selection, finished)):
+        def play(self, selection: Selection, finished: Any = ()) -> Any:
+            for number, group in enumerate(super().play(selection, finished)):
                 if (selection.step, number) == (3, 2):
                     raise RuntimeError("EngineCore died\nunexpectedly")
                 yield group

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from envsched_gnn.config_training import ModelConfig, TrainConfig
 from envsched_gnn.errors import PoolError, message
 from envsched_gnn.files import cache_folder
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.records import REWARDED, Rollout, RolloutGroup, Selection, Status
+from envsched_gnn.records import REWARDED, Rollout, RolloutGroup, Selection, Status, group_id_of
+from envsched_gnn.stopwatch import Stopwatch
 from envsched_gnn.train.pocket.generate import Completion, generate
 from envsched_gnn.train.pocket.language import Language, Reading
 from envsched_gnn.train.pocket.model import MAX_POSITION
@@ -39,7 +39,7 @@ LOOK = 256
 class PocketEngine:
     """`Engine` whose policy is a tiny model. A context manager; worker processes end with the block.
 
-    A round is a function of the weights, the seed and the selection. `timings`: seconds of generate, play and learn in the last round.
+    A round is a function of the weights, the seed and the selections.
 
     Args:
         pool: python_class environments with some tasks of gold trajectories set aside to teach from (`pool.taught_share`).
@@ -62,7 +62,9 @@ class PocketEngine:
         self._workers = WorkerPool(rollout.workers, rollout.memory_mb)
         self._player = Player(pool, self._workers)
         self._version = 0
-        self.timings: dict[str, float] = {}
+        self._written: dict[str, list[Completion]] = {}
+        """What the policy wrote for each group since it last learned."""
+        self._watch = Stopwatch()
         try:
             sampling = (train.temperature, train.max_completion_tokens)
             self.model = warm_model(pool, self.language, model, self._workers, self._solved, cache or cache_folder() / "pocket", sampling)
@@ -81,46 +83,62 @@ class PocketEngine:
         """End the worker processes. Idempotent."""
         self._workers.close()
 
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds of generate, play and learn since the round began."""
+        return self._watch.seconds
+
     def rollout(self, selection: Selection, finished: Iterable[RolloutGroup] = ()) -> Iterator[RolloutGroup]:
-        """Groups as they finish; when all are taken, the policy has learned from the round.
+        """Groups as they finish; when all are taken, the policy has learned from the round: `play`, then `learn`."""
+        known = {group.group_id: group for group in finished}
+        for group in self.play(selection, list(known.values())):
+            known[group.group_id] = group
+            yield group
+        self.learn([known[group_id] for group_id in selection.group_ids])
+
+    def play(self, selection: Selection, finished: Iterable[RolloutGroup] = (), occasion: str = "") -> Iterator[RolloutGroup]:
+        """Groups as they finish, of `selection.num_rollouts` rollouts if it says how many; nothing is learned.
 
         Args:
             selection: tasks of this pool.
-            finished: groups of this selection that an interrupted run has already; not played or yielded again, but learned from.
+            finished: groups of this selection that an interrupted run has already; not played or yielded again, but written again.
+            occasion: decides with the engine's seed what is sampled; by default step and use of the selection, and where it is not simply
+                trained on, its first group.
         """
-        known = {group.group_id: group for group in finished}
+        if not self._written:
+            self._watch = Stopwatch()
+        there = {group.group_id for group in finished}
         rows = [self.pool.index_of[pick.key] for pick in selection.picks]
-        completions = self.write(rows, self._num_rollouts, f"round {selection.step}")
-        missing = [place for place, pick in enumerate(selection.picks) if pick.group_id not in known]
-        for place, outcomes in self.play([rows[place] for place in missing], [completions[place] for place in missing]):
-            group = self._group(selection, missing[place], completions[missing[place]], outcomes)
-            known[group.group_id] = group
-            yield group
-        self.learn(rows, completions, [known[pick.group_id].rewards for pick in selection.picks])
+        completions = self.write(rows, selection.num_rollouts or self._num_rollouts, occasion or _occasion(selection))
+        self._written |= zip(selection.group_ids, completions, strict=True)
+        missing = [place for place, group_id in enumerate(selection.group_ids) if group_id not in there]
+        for place, outcomes in self.execute([rows[place] for place in missing], [completions[place] for place in missing]):
+            yield self._group(selection, missing[place], completions[missing[place]], outcomes)
 
-    def play_selection(self, selection: Selection, seed: str) -> list[tuple[RolloutGroup, list[Completion]]]:
-        """Groups of a selection in rank order, with what the policy wrote; nothing is learned. `seed` names the occasion."""
-        rows = [self.pool.index_of[pick.key] for pick in selection.picks]
-        completions = self.write(rows, self._num_rollouts, seed)
-        played = dict(self.play(rows, completions))
-        return [(self._group(selection, place, completions[place], played[place]), completions[place]) for place in range(len(rows))]
+    def learn(self, groups: Sequence[RolloutGroup]) -> None:
+        """One round's update, from groups that were played since the last one; pilots come first in the group of their task."""
+        completions = []
+        for group in groups:
+            pilots = self._written.get(group_id_of(group.step, group.env_id, group.task_id, "pilot"), [])
+            completions.append(pilots + self._written[group.group_id])
+        self._written = {}
+        self.update([self.pool.index_of[group.key] for group in groups], completions, [group.rewards for group in groups])
 
     def _group(self, selection: Selection, place: int, completions: Sequence[Completion], outcomes: Sequence[Outcome]) -> RolloutGroup:
         pick = selection.picks[place]
         rollouts = tuple(self.rollout_of(*pair) for pair in zip(completions, outcomes, strict=True))
         return RolloutGroup(group_id=pick.group_id, env_id=pick.env_id, task_id=pick.task_id, step=selection.step, rollouts=rollouts)
 
-    def learn(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]], rewards: Sequence[Sequence[float | None]]) -> None:
-        """One round's update, from the completions and rewards of each task."""
-        begin = time.perf_counter()
-        self._learner.learn(
-            [
-                [Sample(prompt=self.reading(row).ids, completion=c, reward=reward) for c, reward in zip(some, group, strict=True)]
-                for row, some, group in zip(rows, completions, rewards, strict=True)
-            ]
-        )
+    def update(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]], rewards: Sequence[Sequence[float | None]]) -> None:
+        """One update, from the completions and rewards of each task."""
+        with self._watch("learn"):
+            self._learner.learn(
+                [
+                    [Sample(prompt=self.reading(row).ids, completion=c, reward=reward) for c, reward in zip(some, group, strict=True)]
+                    for row, some, group in zip(rows, completions, rewards, strict=True)
+                ]
+            )
         self._version += 1
-        self.timings["learn"] = time.perf_counter() - begin
 
     def evaluate(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
         """Rewards [rows][samples] of tasks; nothing is learned, and the next round is as if there had been no evaluation."""
@@ -137,16 +155,14 @@ class PocketEngine:
 
     def _rewards(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> list[list[float | None]]:
         rewards: list[list[float | None]] = [[] for _ in rows]
-        for place, outcomes in self.play(rows, completions):
+        for place, outcomes in self.execute(rows, completions):
             rewards[place] = [_reward(outcome) for outcome in outcomes]
         return rewards
 
     def write(self, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
         """Completions [rows][samples] of tasks; `seed` names the occasion."""
-        begin = time.perf_counter()
-        completions = self._generate(self.model, rows, samples, f"{self._seed} {seed}")
-        self.timings["generate"] = time.perf_counter() - begin
-        return completions
+        with self._watch("generate"):
+            return self._generate(self.model, rows, samples, f"{self._seed} {seed}")
 
     def _generate(self, model: Qwen3ForCausalLM, rows: Sequence[int], samples: int, seed: str) -> list[list[Completion]]:
         generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
@@ -164,12 +180,11 @@ class PocketEngine:
             )
         return completions
 
-    def play(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
+    def execute(self, rows: Sequence[int], completions: Sequence[Sequence[Completion]]) -> Iterator[tuple[int, list[Outcome]]]:
         """(position, outcomes) of each task as it finishes: its completions, executed."""
-        begin = time.perf_counter()
-        plans = [[self.language.plan(self.reading(row), c.ids) for c in some] for row, some in zip(rows, completions, strict=True)]
-        yield from self._player.play(rows, plans)
-        self.timings["play"] = time.perf_counter() - begin
+        with self._watch("play"):
+            plans = [[self.language.plan(self.reading(row), c.ids) for c in some] for row, some in zip(rows, completions, strict=True)]
+            yield from self._player.play(rows, plans)
 
     def reading(self, row: int) -> Reading:
         """The task in this row of the pool, as the policy reads it."""
@@ -200,6 +215,11 @@ class PocketEngine:
         """Restore what `state_dict` gave."""
         self._learner.load_state_dict(state["learner"])
         self._version = state["version"]
+
+
+def _occasion(selection: Selection) -> str:
+    plain = f"round {selection.step}"
+    return plain if selection.use == "train" else " ".join((plain, selection.use, *selection.group_ids[:1]))
 
 
 def _reward(outcome: Outcome) -> float | None:

@@ -91,7 +91,7 @@ class PocketRollouts:
         written = engine.write(rows, max(map(len, groups)), occasion)
         completions = [some[: len(group)] for some, group in zip(written, groups, strict=True)]
         rollouts: list[dict[str, Any]] = [{} for _ in keys]
-        for number, outcomes in engine.play(rows, completions):
+        for number, outcomes in engine.execute(rows, completions):
             for place, completion, outcome in zip(groups[number], completions[number], outcomes, strict=True):
                 rollouts[place] = _columns(engine.reading(rows[number]), completion, engine.rollout_of(completion, outcome))
         return {name: [rollout[name] for rollout in rollouts] for name in rollouts[0]}

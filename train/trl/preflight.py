@@ -12,7 +12,8 @@ from typing import Any
 from datasets import Dataset
 
 from envsched_gnn.errors import ConfigError, require
-from envsched_gnn.schedule import EnvSched, Scheduler, Uniform
+from envsched_gnn.schedule import Scheduler
+from envsched_gnn.schedule.policies import AnyPolicy
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +74,14 @@ def check_tasks(scheduler: Scheduler, rows: dict[str, int], tasks: int, shadow: 
     """
     if shadow:
         require(hasattr(scheduler, "shadow"), "shadow", type(scheduler).__name__, "a scheduler with a method shadow, such as EnvSched")
-    if not isinstance(scheduler, EnvSched | Uniform):
+    if not isinstance(scheduler, AnyPolicy):
         return 0
     if not shadow:
         _check_pool(scheduler, rows, tasks)
     return scheduler.book.last_step + 1
 
 
-def _check_pool(scheduler: EnvSched | Uniform, rows: dict[str, int], tasks: int) -> None:
+def _check_pool(scheduler: AnyPolicy, rows: dict[str, int], tasks: int) -> None:
     held_out = scheduler.graph["task"].held_out.tolist()
     proposable = [key for key, out in zip(scheduler.book.keys, held_out, strict=True) if not out]
     missing = [key for key in proposable if key not in rows]

@@ -5,8 +5,8 @@ Does not know: engines, training, comparisons.
 """
 
 from envsched_gnn.policy_facts import FACTS, NAMES, Facts
-from envsched_gnn.schedule.policies.make import policy_of
+from envsched_gnn.schedule.policies.make import AnyPolicy, policy_of
 from envsched_gnn.schedule.policies.peer import Peer
 from envsched_gnn.schedule.policies.rounds import Round, lesson, play_round
 
-__all__ = ["FACTS", "NAMES", "Facts", "Peer", "Round", "lesson", "play_round", "policy_of"]
+__all__ = ["FACTS", "NAMES", "AnyPolicy", "Facts", "Peer", "Round", "lesson", "play_round", "policy_of"]

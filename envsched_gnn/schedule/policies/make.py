@@ -6,7 +6,6 @@ Does not know: how any chooses.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from envsched_gnn.config import PredictConfig, SelectConfig
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.policy_facts import NAMES
+from envsched_gnn.policy_facts import unknown
 from envsched_gnn.pool.shuffle import shown_rows
 from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.policies.bots import Bots
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
     from envsched_gnn.pool.pool import Pool
 
+AnyPolicy = EnvSched | Uniform | Peer
+"""Whoever chooses tasks here."""
 EMBEDDED = ("leeps", "dots", "graph_potts", "pcl")
 """Policies that read prompt vectors."""
 
@@ -54,7 +55,7 @@ def policy_of(
     embedding: Float[Tensor, "tasks d"] | None = None,
     select: SelectConfig | None = None,
     predict: PredictConfig | None = None,
-) -> EnvSched | Uniform | Peer:
+) -> AnyPolicy:
     """A policy that has seen nothing.
 
     Args:
@@ -112,13 +113,6 @@ def rule_of(name: str, pool: Pool | None, graph: HeteroData, num_rollouts: int, 
             return Dapo(tasks)
         case _:
             raise unknown(name)
-
-
-def unknown(name: str) -> ConfigError:
-    """The error of a name that no policy has; names the nearest one."""
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), NAMES, n=1, cutoff=0.4)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
-    return ConfigError(f"policy {name!r}: no such policy; expected one of {', '.join(NAMES)}. {hint}See envsched compare --list.")
 
 
 def _vectors(name: str, pool: Pool | None, tasks: int, embedding: Tensor | None) -> Tensor:

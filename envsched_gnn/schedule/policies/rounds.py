@@ -7,7 +7,7 @@ Does not know: policies, engines, how anything is learned.
     while it has picks: roll it out, observe it; if selection.more: select(step, request_id="trip 1"), ...
 
 Most policies make one trip. DAPO makes several (`filter`), Pilot-Commit pilots first (`pilot`), DOTS looks at references (`reference`).
-An engine that learns inside `rollout` learns from every trip it plays; one that is to learn right has to play without learning, then learn
+An engine that learns inside `rollout` learns from every trip it plays; one that is to learn right plays without learning, and then learns
 from `Round.train`.
 """
 
@@ -20,13 +20,18 @@ from typing import Any, Protocol
 from envsched_gnn.history import ZERO_VARIANCE, group_statistics
 from envsched_gnn.records import RolloutGroup, Selection
 from envsched_gnn.schedule.book import Book
+from envsched_gnn.stopwatch import Stopwatch
 
 
 class Policy(Protocol):
     """What a round needs of a policy: `EnvSched`, `Uniform` and `Peer` are some."""
 
-    batch_size: int
     book: Book
+
+    @property
+    def batch_size(self) -> int:
+        """Tasks of a step."""
+        ...
 
     def select(self, step: int, n: int | None = None, request_id: str | None = None) -> Selection:
         """Propose tasks."""
@@ -53,6 +58,7 @@ class Rollouts(Protocol):
 class Round:
     """What came of a step."""
 
+    step: int
     selections: tuple[Selection, ...]
     """Of all trips that picked something."""
     groups: tuple[RolloutGroup, ...]
@@ -61,25 +67,44 @@ class Round:
     """Those to learn from; pilots are part of the group of their task."""
 
     @property
+    def selection(self) -> Selection:
+        """All picks of the step as one."""
+        return Selection(
+            step=self.step,
+            picks=tuple(pick for selection in self.selections for pick in selection.picks),
+            relaxations=tuple(relaxation for selection in self.selections for relaxation in selection.relaxations),
+        )
+
+    @property
     def charged(self) -> int:
         """Rollouts spent."""
         return sum(len(group.rollouts) for group in self.groups)
 
 
-def play_round(policy: Policy, engine: Rollouts, step: int) -> Round:
-    """All trips of a step: select, roll out, observe, until the policy wants no more. Groups that do not come back are cancelled."""
+def play_round(policy: Policy, engine: Rollouts, step: int, watch: Stopwatch | None = None) -> Round:
+    """All trips of a step: select, roll out, observe, until the policy wants no more. Groups that do not come back are cancelled.
+
+    Args:
+        watch: is told what `select`, `rollout` and `observe` take.
+    """
+    watch = watch or Stopwatch()
     trips: list[tuple[Selection, list[RolloutGroup]]] = []
-    selection = policy.select(step)
+    with watch("select"):
+        selection = policy.select(step)
     while selection.picks:
-        came = {group.group_id: group for group in engine.rollout(selection)}
+        with watch("rollout"):
+            came = {group.group_id: group for group in engine.rollout(selection)}
         groups = [came[group_id] for group_id in selection.group_ids if group_id in came]
-        policy.observe(groups)
-        policy.cancel([group_id for group_id in selection.group_ids if group_id not in came])
+        with watch("observe"):
+            policy.observe(groups)
+            policy.cancel([group_id for group_id in selection.group_ids if group_id not in came])
         trips.append((selection, groups))
         if not selection.more:
             break
-        selection = policy.select(step, request_id=f"trip {len(trips)}")
+        with watch("select"):
+            selection = policy.select(step, request_id=f"trip {len(trips)}")
     return Round(
+        step=step,
         selections=tuple(selection for selection, _ in trips),
         groups=tuple(group for _, groups in trips for group in groups),
         train=tuple(lesson(trips, policy.batch_size, policy.book)),

@@ -90,16 +90,6 @@ def test_plain_selections_are_learned_from_as_they_are():
     assert lesson([(selection, groups)], 1, policy.book) == groups
 
 
-class Counting(ScriptedEngine):
-    """The scripted engine, with as many rollouts a pick as a selection asks for."""
-
-    def rollout(self, selection, finished=()):
-        usual = self._num_rollouts
-        self._num_rollouts = selection.num_rollouts or usual
-        yield from super().rollout(selection, finished)
-        self._num_rollouts = usual
-
-
 @pytest.fixture(scope="module")
 def world():
     pool = load_pool(PoolConfig(toolworld=ToolWorldConfig(environments=3, tasks=8)))
@@ -108,7 +98,7 @@ def world():
 
 def test_every_policy_plays_in_real_environments(world):
     pool, graph = world
-    with Counting(pool, 4, workers=1) as engine:
+    with ScriptedEngine(pool, 4, workers=1) as engine:
         for name in NAMES:
             if name == "oracle":
                 continue

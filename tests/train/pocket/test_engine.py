@@ -87,6 +87,50 @@ def test_an_interrupted_round_ends_as_if_it_had_not_been(cache, share):
             assert torch.equal(weights(resumed), weights(whole))
 
 
+def test_pilots_belong_to_the_group_they_led_to(cache):
+    """2 + 2 rollouts in two trips teach what 4 do that were written at once, when they are the same."""
+    pilots = [replace(pick, group_id=pick.group_id.replace("0:", "0.pilot:")) for pick in selection(POOL, 0, ROWS[:6]).picks]
+    looked = replace(selection(POOL, 0, ROWS[:6]), picks=tuple(pilots), use="pilot", num_rollouts=2, more=True)
+    chosen = replace(selection(POOL, 0, ROWS[:3]), num_rollouts=2)
+    with engine(cache) as policy, engine(cache) as other:
+        trips = [(some, [came[name] for name in some.group_ids]) for some, came in played_in(policy, looked, chosen)]
+        assert [len(group.rollouts) for _, groups in trips for group in groups] == [2] * 9
+        before = weights(policy)
+        joined = [replace(group, rollouts=pilot.rollouts + group.rollouts) for pilot, group in zip(trips[0][1], trips[1][1], strict=False)]
+        written = [
+            policy._written[pilot.group_id] + policy._written[pick.group_id] for pilot, pick in zip(pilots, chosen.picks, strict=False)
+        ]
+        policy.learn(joined)
+        assert not torch.equal(weights(policy), before)
+        assert policy.state_dict()["version"] == 1
+        other.update(ROWS[:3], written, [group.rewards for group in joined])
+        assert torch.equal(weights(policy), weights(other))
+        assert policy._written == {}
+
+
+def played_in(policy, *selections):
+    """Each selection with its groups by id."""
+    return [(some, {group.group_id: group for group in policy.play(some)}) for some in selections]
+
+
+def test_trips_of_a_step_are_drawn_apart(cache):
+    with engine(cache) as policy:
+        chosen = selection(POOL, 0, ROWS[:4])
+        plain, pilot, other = (
+            replace(chosen, use=use, picks=tuple(replace(pick, group_id=f"{name}{pick.group_id}") for pick in chosen.picks))
+            for use, name in (("train", ""), ("pilot", "a"), ("pilot", "b"))
+        )
+        ids = []
+        for some in (plain, pilot, other, pilot):
+            list(policy.play(some))
+            ids.append([[c.ids for c in policy._written[name]] for name in some.group_ids])
+        assert ids[1] == ids[3]
+        assert ids[0] != ids[1] != ids[2] != ids[0]
+        assert {*policy.timings} == {"generate", "play"}
+        policy.learn([])
+        assert {*policy.timings} == {"generate", "play", "learn"}
+
+
 def test_the_state_restores_all(cache):
     with engine(cache) as whole:
         rounds(whole, 0, 1)
