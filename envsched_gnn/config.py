@@ -122,6 +122,11 @@ class PredictConfig:
     """Steps (paper)."""
     v_floor: float = 1e-6
     """A group counts as informative if its variance exceeds this (ours)."""
+    decline: float = 0.5
+    """eta of preset `paper`, how much of a recent decline of the predicted variance is taken off (paper). 0 takes the term out."""
+    reconstruction: float = 0.35
+    """Of preset `paper`: share of the rank of the variance reconstructed from mean and dispersion, the rest being that of the estimated
+    variance (paper). 0 takes the term out."""
 
     def __post_init__(self) -> None:
         require(self.preset in ("default", "paper"), "predict.preset", self.preset, "'default' or 'paper'")
@@ -129,6 +134,8 @@ class PredictConfig:
             value = getattr(self, name)
             require(0 < value < math.inf, f"predict.{name}", value, "a positive number of steps")
         require(0 <= self.v_floor < 0.25, "predict.v_floor", self.v_floor, "a variance from 0 to below 0.25")
+        for name in ("decline", "reconstruction"):
+            require(0 <= getattr(self, name) <= 1, f"predict.{name}", getattr(self, name), "a share from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

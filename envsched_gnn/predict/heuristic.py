@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config import Preset
+from envsched_gnn.config import PredictConfig, Preset
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors
 from envsched_gnn.history import STATS, GroupStatistics, informative
 from envsched_gnn.ops import percentile_rank
@@ -22,6 +22,7 @@ from envsched_gnn.predict import mixture, paper
 from envsched_gnn.predict.propagate import relation_estimate, shrink
 from envsched_gnn.records import Evidence, Prediction
 
+DEFAULTS = PredictConfig()
 EXPERT_PARTS = ("informative_weight", "informative_estimate", "prior_level", "prior_within", "prior_cross")
 """Parts of a Prediction that the experts read."""
 
@@ -29,13 +30,20 @@ EXPERT_PARTS = ("informative_weight", "informative_estimate", "prior_level", "pr
 class HeuristicPredictor:
     """Presets `paper` and `default`. Both fill every field of a Prediction; they differ in how q is made and in whether experts learn."""
 
-    def __init__(self, preset: Preset, neighbors: Neighbors, *, v_floor: float = 1e-6) -> None:
-        """`neighbors` is shared with the scheduler, which inserts what it observes."""
+    def __init__(
+        self,
+        preset: Preset,
+        neighbors: Neighbors,
+        *,
+        v_floor: float = DEFAULTS.v_floor,
+        decline: float = DEFAULTS.decline,
+        reconstruction: float = DEFAULTS.reconstruction,
+    ) -> None:
+        """`neighbors` is shared with the scheduler, which inserts what it observes; the other settings are those of `[predict]`."""
         self.preset = preset
         self.neighbors = neighbors
         self.v_floor = v_floor
-        # Of preset `paper`; ablations set them to 0.
-        self.decline, self.reconstruction = paper.DECLINE, paper.RANK_SHARE_RECONSTRUCTED
+        self.decline, self.reconstruction = decline, reconstruction
         self.experts = mixture.ExpertWeights()
 
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:

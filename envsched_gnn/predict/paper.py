@@ -15,12 +15,6 @@ GRAPH_STRENGTH = 2.0
 """Pseudo-weight of the reference in a relation estimate (paper)."""
 SHRINKAGE_STRENGTH = 2.0
 """Pseudo-weight of the prior in an estimate (paper)."""
-RANK_SHARE_VARIANCE = 0.65
-"""Share of the rank of the estimated variance (paper)."""
-RANK_SHARE_RECONSTRUCTED = 0.35
-"""Share of the rank of the reconstructed variance (paper)."""
-DECLINE = 0.5
-"""eta, how much of a recent decline is taken off (paper)."""
 
 
 def reconstructed_variance(mean: Tensor, dispersion: Tensor) -> Tensor:
@@ -29,15 +23,15 @@ def reconstructed_variance(mean: Tensor, dispersion: Tensor) -> Tensor:
 
 
 def horizon_variance(
-    v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"], *, share: float = RANK_SHARE_RECONSTRUCTED
+    v: Float[Tensor, " tasks"], m: Float[Tensor, " tasks"], d: Float[Tensor, " tasks"], *, share: float
 ) -> Float[Tensor, " tasks"]:
-    """`u_h = Q[0.65 pr(v) + 0.35 pr(f)]` of shrunk estimates (v, m, d), Q the empirical quantile function of v (paper); 0.35 is `share`."""
+    """`u_h = Q[(1 - share) pr(v) + share pr(f)]` of shrunk estimates (v, m, d), Q the empirical quantile function of v (paper)."""
     f = reconstructed_variance(m, d)
     return quantile_map(sort(v), (1 - share) * percentile_rank(v) + share * percentile_rank(f))
 
 
 def predicted_variance(
-    u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"], decline: float = DECLINE
+    u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"], decline: float
 ) -> Float[Tensor, " tasks"]:
-    """`u = u_long - 0.5 max(u_long - u_short, 0)` (paper); 0.5 is `decline`."""
+    """`u = u_long - decline max(u_long - u_short, 0)` (paper)."""
     return u_long - decline * (u_long - u_short).clamp(min=0)

@@ -97,7 +97,9 @@ class EnvSched:
             v_floor=config.v_floor,
             device=store.env_index.device,
         )
-        self.predictor: Predictor = predictor or HeuristicPredictor(config.preset, self.neighbors, v_floor=config.v_floor)
+        self.predictor: Predictor = predictor or HeuristicPredictor(
+            config.preset, self.neighbors, v_floor=config.v_floor, decline=config.decline, reconstruction=config.reconstruction
+        )
         threshold = self.select_config.penalty_threshold
         threshold = PENALTY_THRESHOLD[self.preset] if threshold is None else threshold
         self.redundancy = Redundancy(self.graph, weight=self.select_config.penalty, threshold=threshold)

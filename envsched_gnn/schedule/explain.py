@@ -103,7 +103,7 @@ def explain(scheduler: EnvSched, row: int, step: int) -> Explanation:
     if heuristic is None:
         formulas, terms = (), (("the predictor's own", float(value[row])),)
     elif heuristic.preset == "paper":
-        formulas, terms = _paper(row, evidence, prediction, neighbors)
+        formulas, terms = _paper(row, evidence, prediction, neighbors, heuristic)
     else:
         formulas, terms = _default(row, evidence, neighbors, heuristic.experts.weights().tolist())
     return Explanation(
@@ -161,7 +161,9 @@ def _relation(neighbors: tuple[Neighbor, ...], y: str, reference: float, strengt
     return (weighted + strength * reference) / (sum(j.evidence for j in neighbors) + strength)
 
 
-def _paper(row: int, evidence: Evidence, prediction: Prediction, neighbors: Mapping[Relation, tuple[Neighbor, ...]]) -> tuple[Steps, Steps]:
+def _paper(
+    row: int, evidence: Evidence, prediction: Prediction, neighbors: Mapping[Relation, tuple[Neighbor, ...]], predictor: HeuristicPredictor
+) -> tuple[Steps, Steps]:
     """Steps 1 to 6 for one task: long horizon from the neighbours shown; the short one is the prediction's."""
     formulas, estimate = [], {}
     W = _weight(row, evidence, False)
@@ -181,19 +183,20 @@ def _paper(row: int, evidence: Evidence, prediction: Prediction, neighbors: Mapp
     v = parts["estimate_variance"]
     pr_v = percentile_rank(v)[row]
     pr_f = percentile_rank(paper.reconstructed_variance(parts["estimate_mean"], parts["estimate_dispersion"]))[row]
-    rank = paper.RANK_SHARE_VARIANCE * pr_v + paper.RANK_SHARE_RECONSTRUCTED * pr_f
+    share, decline = predictor.reconstruction, predictor.decline
+    rank = (1 - share) * pr_v + share * pr_f
     u_long = float(quantile_map(sort(v), rank[None])[0])
     u_short = float(parts["variance_short"][row])
     formulas += [
         ("f = est_dispersion est_mean (1 - est_mean)", float(f)),
         ("pr(est_variance) among all tasks", float(pr_v)),
         ("pr(f) among all tasks", float(pr_f)),
-        ("rank = 0.65 pr(est_variance) + 0.35 pr(f)", float(rank)),
+        (f"rank = {1 - share:g} pr(est_variance) + {share:g} pr(f)", float(rank)),
         ("u_short, the same with half-life 2", u_short),
     ]
     terms = (
         ("u_long = Q(rank), Q the quantile function of est_variance", u_long),
-        ("decline = -0.5 max(u_long - u_short, 0)", -paper.DECLINE * max(u_long - u_short, 0.0)),
+        (f"decline = -{decline:g} max(u_long - u_short, 0)", -decline * max(u_long - u_short, 0.0)),
     )
     return tuple(formulas), terms
 

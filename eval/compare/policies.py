@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.compare.arena import Arena
-from envsched_gnn.eval.compare.variants import Entry, Variant
+from envsched_gnn.eval.compare.variants import Entry
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import GroupStatistics, History
 from envsched_gnn.predict.heuristic import HeuristicPredictor
@@ -38,22 +38,11 @@ def policy_in(arena: Arena, entry: Entry, config: Config) -> AnyPolicy:
         select=config.select,
         predict=config.predict,
     )
-    if entry.variant is not None:
+    if entry.variant is not None and entry.variant.recent is not None:
         assert isinstance(policy, EnvSched)
-        _vary(policy, entry.variant)
+        assert isinstance(policy.predictor, HeuristicPredictor)
+        policy.predictor = Recent(policy.predictor, policy.graph, policy.history, entry.variant.recent)
     return policy
-
-
-def _vary(policy: EnvSched, variant: Variant) -> None:
-    """What a variant changes that is no setting."""
-    predictor = policy.predictor
-    assert isinstance(predictor, HeuristicPredictor)
-    if variant.decline is not None:
-        predictor.decline = variant.decline
-    if variant.reconstruction is not None:
-        predictor.reconstruction = variant.reconstruction
-    if variant.recent is not None:
-        policy.predictor = Recent(predictor, policy.graph, policy.history, variant.recent)
 
 
 class Recent:

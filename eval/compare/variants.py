@@ -26,10 +26,6 @@ class Variant:
     """The question that it answers."""
     settings: tuple[str, ...] = ()
     """`key=value`, as `-s` takes them."""
-    decline: float | None = None
-    """In place of eta, the weight of a recent decline in preset `paper`."""
-    reconstruction: float | None = None
-    """In place of the share of the reconstructed variance in preset `paper`."""
     recent: int | None = None
     """Neighbours only among tasks observed in the last so many rounds."""
     of: tuple[str, ...] = BOTH
@@ -55,8 +51,10 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="rho_0", asks="no coverage picks", settings=("select.coverage_share=0.0",)),
     Variant(name="rho_1", asks="coverage picks alone", settings=("select.coverage_share=1.0",)),
     *(_neighbours(within, cross) for within, cross in ((3, 12), (12, 12), (6, 6), (6, 24))),
-    Variant(name="no_decline", asks="no term for a recent decline", decline=0.0, of=("paper",)),
-    Variant(name="no_reconstruction", asks="variance alone, not mean and dispersion", reconstruction=0.0, of=("paper",)),
+    Variant(name="no_decline", asks="no term for a recent decline", settings=("predict.decline=0.0",), of=("paper",)),
+    Variant(
+        name="no_reconstruction", asks="variance alone, not mean and dispersion", settings=("predict.reconstruction=0.0",), of=("paper",)
+    ),
     Variant(name="no_penalty", asks="no penalty for redundancy in a batch", settings=("select.penalty=0.0",)),
     Variant(
         name="no_quotas",

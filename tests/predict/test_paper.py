@@ -36,8 +36,8 @@ def test_horizon_variance_by_hand() -> None:
     v, m, d = f64(0.01, 0.03, 0.09), f64(0.5, 0.5, 0.5), f64(0.9, 0.5, 0.1)
     p = [0.65 / 6 + 0.35 * 5 / 6, 0.5, 0.65 * 5 / 6 + 0.35 / 6]
     expected = [0.01 + (p[0] * 3 - 0.5) * 0.02, 0.03, 0.03 + (p[2] * 3 - 1.5) * 0.06]
-    assert paper.horizon_variance(v, m, d).tolist() == pytest.approx(expected)
+    assert paper.horizon_variance(v, m, d, share=0.35).tolist() == pytest.approx(expected)
 
 
 def test_only_a_decline_is_taken_off() -> None:
-    assert paper.predicted_variance(f64(0.2, 0.1), f64(0.1, 0.2)).tolist() == pytest.approx([0.15, 0.1])
+    assert paper.predicted_variance(f64(0.2, 0.1), f64(0.1, 0.2), 0.5).tolist() == pytest.approx([0.15, 0.1])
