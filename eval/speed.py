@@ -1,9 +1,9 @@
-"""Time the scheduler: select (predict and greedy apart), observe, graph build, peak memory, beside two floors of the same run.
+"""Time the scheduler: select (predict and greedy apart), observe, graph build, peak memory, beside two floors of the same run; then peers.
 
-`python -m envsched_gnn.eval.speed [--sizes 2550,100000,1000000] [--threads 1,2] [--graphs FOLDER]`
+`python -m envsched_gnn.eval.speed [--sizes 2550,100000,1000000] [--peers 2550,100000] [--threads 1,2] [--graphs FOLDER]`
 
 Knows: what is timed, how often, and where the figures go. Every row runs in a process of its own, so that its peak memory is its own.
-Does not know: pools (benchmarks.pools).
+Does not know: pools (benchmarks.pools), how a peer is timed (benchmarks.peers).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ from rich.table import Table
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Preset
-from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, ROUNDS, SIZES, history, timed_graph
+from envsched_gnn.eval.benchmarks import peers
+from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, ROUNDS, SIZES, history, random_graph, timed_graph
 from envsched_gnn.files import write_atomic
 from envsched_gnn.graph.io import load_graph, save_graph
+from envsched_gnn.policy_facts import NAMES
 from envsched_gnn.schedule import EnvSched
 from envsched_gnn.train.folder import commit
 
@@ -40,6 +42,9 @@ COLUMNS = (
     *("preset", "environments", "records", "dimension", "tasks", "device", "threads"),
     *("predict_ms", "greedy_ms", "select_ms", "observe_ms", "observe_first_ms", "build_s", "peak_mb", "floor_sort_ms", "floor_gather_ms"),
 )
+PEERS = tuple(name for name in NAMES if name != "oracle")
+"""Timed on random graphs with made-up prompt vectors, all alike; those of the presets above have features."""
+PEER_ROUNDS = 8
 PRESETS: tuple[Preset, ...] = ("paper", "default")
 EDGES_PER_TASK = 18
 """k_within + k_cross."""
@@ -113,14 +118,13 @@ def child(arguments: list[str], threads: int) -> dict[str, Any]:
     return result
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
+def table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
     """The rows as people read them."""
-    shown = Table(title="medians; milliseconds, seconds, megabytes")
-    for column in (*COLUMNS, "select/floors"):
+    shown = Table(title=title)
+    for column in columns:
         shown.add_column(column, justify="right")
     for row in rows:
-        cells = [f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c] if row[c] is not None else "-") for c in COLUMNS]
-        shown.add_row(*cells, f"{row['select_ms'] / (row['floor_sort_ms'] + row['floor_gather_ms']):.2f}")
+        shown.add_row(*(f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c] if row[c] is not None else "-") for c in columns))
     return shown
 
 
@@ -134,27 +138,35 @@ def graph_of(number: int, folder: Path) -> tuple[Path, dict[str, Any]]:
     return path, built
 
 
-def run(sizes: list[int], threads: list[int], out: Path, rounds: int, graphs: Path | None) -> None:
-    """Measure every size, preset, device and number of threads; write the table after every row."""
-    rows: list[dict[str, Any]] = []
+def of_presets(sizes: list[int], threads: list[int], rounds: int, graphs: Path) -> Iterator[dict[str, Any]]:
+    """A row for every size, device, number of threads and preset."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    with tempfile.TemporaryDirectory() as temporary:
-        for number, size in enumerate(SIZES):
-            if size.tasks not in sizes:
-                continue
-            path, built = graph_of(number, graphs or Path(temporary))
-            for device in devices:
-                for count in threads if device == "cpu" else threads[:1]:
-                    for preset in PRESETS:
-                        print(f"{size.tasks} tasks, preset {preset}, {device}, threads {count}", file=sys.stderr)
-                        row = child(["--row", str(path), preset, device, str(rounds)], count) | built
-                        rows.append({column: row[column] for column in COLUMNS})
-                        write(rows, out)
-    Console(width=240).print(table(rows))
+    for number, size in enumerate(SIZES):
+        if size.tasks not in sizes:
+            continue
+        path, built = graph_of(number, graphs)
+        for device in devices:
+            for count in threads if device == "cpu" else threads[:1]:
+                for preset in PRESETS:
+                    print(f"{size.tasks} tasks, preset {preset}, {device}, threads {count}", file=sys.stderr)
+                    row = child(["--row", str(path), preset, device, str(rounds)], count) | built
+                    yield {column: row[column] for column in COLUMNS} | {
+                        "select/floors": row["select_ms"] / (row["floor_sort_ms"] + row["floor_gather_ms"])
+                    }
 
 
-def write(rows: list[dict[str, Any]], out: Path) -> None:
-    """The result file: when, where, of which commit, and the rows."""
+def of_peers(sizes: list[int], policies: list[str], threads: int, graphs: Path) -> Iterator[dict[str, Any]]:
+    """A row for every size and policy, on the CPU."""
+    for tasks in sizes:
+        path = graphs / f"random-{tasks}.pt"
+        save_graph(random_graph(peers.POOLS[tasks]), path)
+        for name in policies:
+            print(f"{tasks} tasks, {name}, threads {threads}", file=sys.stderr)
+            yield child(["--peer", name, str(path)], threads)
+
+
+def write(found: dict[str, list[dict[str, Any]]], out: Path) -> None:
+    """The result file: when, where, of which commit, and the rows, written after every one."""
     out.parent.mkdir(parents=True, exist_ok=True)
     about = {
         "date": datetime.date.today().isoformat(),
@@ -162,19 +174,24 @@ def write(rows: list[dict[str, Any]], out: Path) -> None:
         "commit": commit(),
         "command": shlex.join(["python", "-m", "envsched_gnn.eval.speed", *sys.argv[1:]]),
     }
-    write_atomic(out, (json.dumps({**about, "rows": rows}, indent=1) + "\n").encode())
+    write_atomic(out, (json.dumps(about | found, indent=1) + "\n").encode())
 
 
 def main() -> None:
-    """Parse the command line; `--build` and `--row` are what the processes of a run are called with."""
+    """Parse the command line; `--build`, `--row` and `--peer` are what the processes of a run are called with."""
     parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.speed")
     parser.add_argument("--sizes", default=",".join(str(size.tasks) for size in SIZES))
+    parser.add_argument(
+        "--peers", default=",".join(map(str, peers.POOLS)), help="sizes at which every policy is timed, with the last of --threads"
+    )
+    parser.add_argument("--policies", default=",".join(PEERS))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("eval/results/speed.json"))
     parser.add_argument("--graphs", type=Path, help="keep built graphs and their times here, and use those that are there")
     parser.add_argument("--build", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     if arguments.build:
@@ -184,9 +201,30 @@ def main() -> None:
     elif arguments.row:
         path, preset, device, rounds = arguments.row
         print(json.dumps(measure(load_graph(path), preset, device, int(rounds))))
+    elif arguments.peer:
+        name, path = arguments.peer
+        print(json.dumps(peers.measure(name, load_graph(path), PEER_ROUNDS)))
     else:
-        sizes, threads = ([int(n) for n in text.split(",")] for text in (arguments.sizes, arguments.threads))
-        run(sizes, threads, arguments.out, arguments.rounds, arguments.graphs)
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, write, print."""
+    sizes, of_peer_sizes, threads = (
+        [int(n) for n in text.split(",") if n] for text in (arguments.sizes, arguments.peers, arguments.threads)
+    )
+    found: dict[str, list[dict[str, Any]]] = {"rows": [], "peers": []}
+    with tempfile.TemporaryDirectory() as temporary:
+        graphs = arguments.graphs or Path(temporary)
+        for row in of_presets(sizes, threads, arguments.rounds, graphs):
+            found["rows"].append(row)
+            write(found, arguments.out)
+        for row in of_peers(of_peer_sizes, [name for name in arguments.policies.split(",") if name], threads[-1], Path(temporary)):
+            found["peers"].append(row)
+            write(found, arguments.out)
+    console = Console(width=240)
+    console.print(table("medians; milliseconds, seconds, megabytes", (*COLUMNS, "select/floors"), found["rows"]))
+    console.print(table("medians of a round of each policy", peers.COLUMNS, found["peers"]))
 
 
 if __name__ == "__main__":

@@ -1,31 +1,24 @@
 """Time select and observe of every policy on synthetic pools.
 
-`python -m envsched_gnn.eval.benchmarks.peers [--sizes 2550,100000] [--policies dps,leeps] [--rounds 8] [--out FILE.json]`
-
 Knows: pools of clustered prompt vectors, a history to begin with, what is timed.
-Does not know: how any policy chooses. Rewards are made up: how good the choices are is not measured here.
+Does not know: how any policy chooses; processes and files (speed). Rewards are made up: how good the choices are is not measured here.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import resource
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, Size, history, random_graph
-from envsched_gnn.files import write_atomic
+from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, Size, history
 from envsched_gnn.records import Rollout, RolloutGroup, Selection
-from envsched_gnn.schedule.policies import NAMES, policy_of
+from envsched_gnn.schedule.policies import policy_of
 
 POOLS = {
     size.tasks: size
@@ -40,7 +33,10 @@ TOPICS = 300
 """Centres that they lie around."""
 KNOWN_ROUNDS = 50
 """Rounds of a uniform history that every policy is given first."""
-COLUMNS = ("policy", "tasks", "threads", "build_s", "select_ms", "select_cpu_ms", "select_max_ms", "observe_ms", "observe_cpu_ms", "trips")
+COLUMNS = (
+    *("policy", "tasks", "threads", "build_s", "select_ms", "select_cpu_ms", "select_max_ms", "observe_ms", "observe_cpu_ms", "trips"),
+    "peak_mb",
+)
 
 
 class Cost(NamedTuple):
@@ -95,7 +91,8 @@ def measure(name: str, graph: HeteroData, rounds: int) -> dict[str, Any]:
         row[f"{stage}_ms"] = statistics.median(sum(cost.wall for cost in costs[at]) for costs in rounds_of)
         row[f"{stage}_cpu_ms"] = statistics.median(sum(cost.cpu for cost in costs[at]) for costs in rounds_of)
     row["select_max_ms"] = max(cost.wall for selects, _ in rounds_of for cost in selects)
-    return row | {"trips": statistics.median(len(observes) for _, observes in rounds_of)}
+    trips = statistics.median(len(observes) for _, observes in rounds_of)
+    return row | {"trips": trips, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def _round(policy: Any, step: int, generator: torch.Generator) -> tuple[list[Cost], list[Cost]]:
@@ -109,29 +106,3 @@ def _round(policy: Any, step: int, generator: torch.Generator) -> tuple[list[Cos
             observes.append(timed(policy.observe, rolled_out(selection, generator))[0])
         if not selection.picks or not selection.more:
             return selects, observes
-
-
-def main() -> None:
-    """Parse the command line, measure, print the table."""
-    parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.benchmarks.peers")
-    parser.add_argument("--sizes", default=",".join(map(str, POOLS)))
-    parser.add_argument("--policies", default=",".join(name for name in NAMES if name != "oracle"))
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--out", type=Path, help="also write the rows here, as JSON")
-    arguments = parser.parse_args()
-    rows = []
-    for tasks in map(int, arguments.sizes.split(",")):
-        graph = random_graph(POOLS[tasks])
-        rows += [measure(name, graph, arguments.rounds) for name in arguments.policies.split(",")]
-    table = Table(title="medians of a round")
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*(f"{row[c]:.1f}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS))
-    Console(width=160).print(table)
-    if arguments.out:
-        write_atomic(arguments.out, (json.dumps(rows, indent=1) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main()
