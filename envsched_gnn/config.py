@@ -127,8 +127,17 @@ class PredictConfig:
     reconstruction: float = 0.35
     """Of preset `paper`: share of the rank of the variance reconstructed from mean and dispersion, the rest being that of the estimated
     variance (paper). 0 takes the term out."""
+    predictor: Literal["heuristic", "learned", "ensemble"] = "heuristic"
+    """`heuristic`: the preset's own. `learned`: a network corrects it. `ensemble`: both, weighed by how well they predicted (ours)."""
+    weights: str = ""
+    """File of `envsched fit` that a learned predictor starts from. Empty: it starts untrained, and learns in the run."""
+    learn_every: int = 1
+    """Rounds from one learning of the network to the next; 0: it stays as it is (ours)."""
 
     def __post_init__(self) -> None:
+        predictors = ("heuristic", "learned", "ensemble")
+        require(self.predictor in predictors, "predict.predictor", self.predictor, "'heuristic', 'learned' or 'ensemble'")
+        require(self.learn_every >= 0, "predict.learn_every", self.learn_every, "a number of rounds, or 0 for never")
         require(self.preset in ("default", "paper"), "predict.preset", self.preset, "'default' or 'paper'")
         for name in ("half_life_long", "half_life_short"):
             value = getattr(self, name)
@@ -158,6 +167,11 @@ class SelectConfig:
     """Rounds in a row that may hold the same task (paper)."""
     quarantine_after: int = 3
     """Failed groups in a row after which a task is quarantined (ours)."""
+    acquisition: Literal["score", "bonus", "thompson"] = "score"
+    """What exploitation ranks by. `score`: q (paper). `bonus`: q + acquisition_bonus * uncertainty of P(informative). `thompson`: a draw from
+    the Beta distribution of that mean and uncertainty (ours)."""
+    acquisition_bonus: float = 1.0
+    """Standard deviations that `bonus` adds (ours)."""
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "select.batch_size", self.batch_size, "at least 1")
@@ -172,6 +186,10 @@ class SelectConfig:
             require(value is None or value >= 1, f"select.{name}", value, "at least 1, or nothing for the rule")
         require(self.consecutive >= 1, "select.consecutive", self.consecutive, "at least 1")
         require(self.quarantine_after >= 1, "select.quarantine_after", self.quarantine_after, "at least 1")
+        acquisitions = ("score", "bonus", "thompson")
+        require(self.acquisition in acquisitions, "select.acquisition", self.acquisition, "'score', 'bonus' or 'thompson'")
+        bonus = self.acquisition_bonus
+        require(0 <= bonus <= MAX_PENALTY, "select.acquisition_bonus", bonus, f"a weight from 0 to {MAX_PENALTY:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,8 @@ class HeuristicPredictor:
                 q = percentile_rank(u)
             case "default":
                 q = p
-        return Prediction(informativeness=q, predicted_variance=u, p_informative=p, parts=parts)
+        doubt = self._uncertainty(p, evidence)
+        return Prediction(informativeness=q, predicted_variance=u, p_informative=p, uncertainty=doubt, parts=parts)
 
     def _relations(self, evidence: Evidence) -> dict[str, Tensor]:
         """Relation estimates of all seven columns (v, m, d long; v, m, d short; z) of every task."""
@@ -105,6 +106,12 @@ class HeuristicPredictor:
         p[seen] = (weights.to(p.device)[:, None] * _experts({name: parts[name][seen] for name in EXPERT_PARTS})).sum(0)
         return p
 
+    def _uncertainty(self, p: Float[Tensor, " tasks"], evidence: Evidence) -> Float[Tensor, " tasks"]:
+        """`sqrt(p (1 - p) / (W + c + 1))`: of a Beta belief of mean p and weight W + c, c the mean strength of the experts (ours)."""
+        strength = torch.tensor(mixture.STRENGTHS, dtype=torch.float64).repeat_interleave(len(mixture.PRIORS))
+        c = float((self.experts.weights() * strength).sum())
+        return (p * (1 - p)).clamp_(min=0).div_(evidence.informative_weight + (c + 1)).sqrt_()
+
     def experts_at(self, before: Prediction) -> Float[Tensor, "experts n"]:
         """p_e of the tasks of a (restricted) prediction."""
         return _experts(before.parts)
@@ -115,6 +122,13 @@ class HeuristicPredictor:
             seen = groups.observed
             z = informative(groups.variance[seen], self.v_floor)
             self.experts.add(step, self.experts_at(before.at(seen.to(before.informativeness.device))), z)
+
+    def metrics(self) -> dict[str, float]:
+        """How the experts stand: the largest weight, and the shares of the priors."""
+        weights = self.experts.weights()
+        shares = weights.view(len(mixture.STRENGTHS), len(mixture.PRIORS)).sum(0).tolist()
+        figures = {f"envsched/expert/{name}": share for name, share in zip(mixture.PRIORS, shares, strict=True)}
+        return figures | {"envsched/expert/largest": float(weights.max())}
 
     def state_dict(self) -> dict[str, Any]:
         """The experts' record."""

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from envsched_gnn.records import Evidence
+
 PRIORS = ("level", "within", "cross", "mean")
 """What an expert falls back on: the level l, one relation's estimate, or the mean of both (ours)."""
 STRENGTHS = (0.5, 1.0, 3.0)
@@ -41,10 +43,16 @@ def mixed_prior(
     return (within * (on_within + on_mean / 2)).add_(cross, alpha=on_cross + on_mean / 2).add_(on_level * level)
 
 
-class ExpertWeights:
-    """Log-likelihoods of the twelve experts, kept by round, so that a late group counts exactly as if it had been on time."""
+def informative_variance(evidence: Evidence) -> float:
+    """`E[v | v > floor] = ref_v / l`, both with half-life 8: groups below the floor add next to nothing to ref_v. 0 where l is 0."""
+    return float(evidence.reference[0, 0]) / evidence.informative_level if evidence.informative_level > 0 else 0.0
 
-    def __init__(self) -> None:
+
+class ExpertWeights:
+    """Log-likelihoods of some experts, kept by round, so that a late group counts exactly as if it had been on time."""
+
+    def __init__(self, experts: int = len(PRIORS) * len(STRENGTHS)) -> None:
+        self._experts = experts
         self._rounds: dict[int, Tensor] = {}
 
     def add(self, step: int, probabilities: Float[Tensor, "experts n"], z: Bool[Tensor, " n"]) -> None:
@@ -57,7 +65,7 @@ class ExpertWeights:
 
     def weights(self) -> Float[Tensor, " experts"]:
         """softmax(L), `L = sum_s 0.9^(rounds newer than s) loglik_s`; uniform before any round. float64, CPU."""
-        total = torch.zeros(len(PRIORS) * len(STRENGTHS), dtype=torch.float64)
+        total = torch.zeros(self._experts, dtype=torch.float64)
         for step in sorted(self._rounds):
             total = FORGETTING * total + self._rounds[step]
         return torch.softmax(total, 0)
@@ -67,5 +75,13 @@ class ExpertWeights:
         return {"rounds": {step: loglik.tolist() for step, loglik in self._rounds.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore them."""
-        self._rounds = {int(step): torch.tensor(loglik, dtype=torch.float64) for step, loglik in state["rounds"].items()}
+        """Restore them.
+
+        Raises:
+            ValueError: of another number of experts.
+        """
+        rounds = {int(step): torch.tensor(loglik, dtype=torch.float64) for step, loglik in state["rounds"].items()}
+        strange = [len(loglik) for loglik in rounds.values() if len(loglik) != self._experts]
+        if strange:
+            raise ValueError(f"log-likelihoods of {strange[0]} experts; expected {self._experts}")
+        self._rounds = rounds
