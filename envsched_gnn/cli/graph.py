@@ -23,21 +23,33 @@ Out = Annotated[Path, typer.Option("-o", "--out", help="File to write.")]
 def build(
     pool: Annotated[str, typer.Argument(help="`toolworld`, `bfcl` or a directory.")],
     out: Out,
+    similarity: Annotated[
+        str | None, typer.Option("--similarity", metavar="tfidf|dense|both", help="What tasks are compared by; default: tfidf.")
+    ] = None,
+    embedding: Annotated[
+        str | None,
+        typer.Option("--embedding", metavar="MODEL", help="A sentence-transformers model by name or folder; its embeddings are kept, too."),
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Where the model runs: auto, cpu, cuda or cuda:N.")] = None,
     settings: Settings = None,
 ) -> None:
     """Read a pool and write its graph. Nothing is executed and no rollout is needed."""
+    from json import dumps
+
     from envsched_gnn.cli.pool import load
     from envsched_gnn.config import load_config
-    from envsched_gnn.graph.build import build_graph
+    from envsched_gnn.graph.configured import configured_graph
     from envsched_gnn.graph.io import save_graph
 
-    config = load_config(None, settings or [])
+    given = {"graph.similarity": similarity, "graph.embedding": embedding, "run.device": device}
+    chosen = [f"{key}={dumps(value)}" for key, value in given.items() if value is not None]
+    config = load_config(None, [*(settings or []), *chosen])
     records = load(pool, settings)
     say(f"{len(records.tasks):,} tasks in {len(records.environments):,} environments")
-    graph = build_graph(
-        records, within_neighbors=config.graph.within_neighbors, cross_neighbors=config.graph.cross_neighbors, progress=True
-    )
+    graph = configured_graph(records, config, progress=True)
     save_graph(graph, out)
+    if graph.embedding_model:
+        say(f"embeddings of {graph.embedding_model}: {graph['task'].embedding.shape[1]} numbers a task")
     show(str(out))
 
 

@@ -27,20 +27,22 @@ def replay(
     pool: PoolOption = None,
     graph: GraphOption = None,
     predictor: Annotated[
-        list[str] | None, typer.Option("--predictor", metavar="NAME", help="A predictor to judge; may be repeated; default: all.")
+        list[str] | None,
+        typer.Option("--predictor", metavar="NAME", help="A predictor to judge; may be repeated; default: all but mixture_dense."),
     ] = None,
     settings: Settings = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
     """Judge predictors on a finished run: predict each step from what was known before it, score against what came."""
-    from envsched_gnn.eval.replay import words
+    from envsched_gnn.eval.replay import dense, words
     from envsched_gnn.eval.replay.predictors import check_names
     from envsched_gnn.eval.replay.recorded import read_recorded
     from envsched_gnn.eval.replay.result import replay as judged
 
     names = check_names(predictor or [])
-    result = judged(read_recorded(ledger, pool=pool, graph=graph, settings=settings or []), names)
+    recorded = read_recorded(ledger, pool=pool, graph=graph, settings=settings or [], with_pool=graph is None and dense.NAME in names)
+    result = judged(recorded, names)
     if out:
         write_json(out, result)
     if not result["uniform"]:

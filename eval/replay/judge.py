@@ -43,7 +43,7 @@ def judge(recorded: Recorded, names: Sequence[str]) -> Judgement:
     """Replay a ledger once for all predictors: they share history and neighbours, and see the same groups."""
     graph, v_floor = copy.copy(recorded.graph), recorded.config.predict.v_floor
     history, neighbors = _history(recorded), Neighbors(graph)
-    predictors = {name: predictor_of(name, neighbors, v_floor) for name in names}
+    predictors = {name: predictor_of(name, neighbors, v_floor, recorded) for name in names}
     said: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     steps, counts = torch.unique_consecutive(recorded.steps, return_counts=True)
     end = 0

@@ -3,7 +3,8 @@
 Knows: what each of them is made of, and that one which predicts a single target is read as the other, too.
 Does not know: ledgers, scores.
 
-`global_mean`, `own`, `within` and `cross` are the single sources of the method, each alone; `paper` and `mixture` are the two presets.
+`global_mean`, `own`, `within` and `cross` are the single sources of the method, each alone; `paper` and `mixture` are the two presets;
+`mixture_dense` is the mixture on embeddings.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from envsched_gnn.errors import ConfigError
+from envsched_gnn.eval.replay import dense
 from envsched_gnn.graph.neighbors import Neighbors, Relation
 from envsched_gnn.history import GroupStatistics
 from envsched_gnn.ops import percentile_rank
@@ -27,8 +29,13 @@ from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.predict.propagate import relation_estimate, shrink
 from envsched_gnn.records import Evidence, Prediction
 
+if TYPE_CHECKING:
+    from envsched_gnn.eval.replay.recorded import Recorded
+
 NAMES = ("global_mean", "own", "within", "cross", "paper", "mixture")
-"""In the order of tables."""
+"""In the order of tables; they need nothing but the ledger and its graph."""
+ALL_NAMES = (*NAMES, dense.NAME)
+"""With the one that needs embeddings of the pool's texts."""
 
 Forecast = tuple[Float[Tensor, " tasks"], Float[Tensor, " tasks"]]
 """(expected variance, P(informative)) of every task."""
@@ -46,11 +53,12 @@ class Judged(Protocol):
         ...
 
 
-def predictor_of(name: str, neighbors: Neighbors, v_floor: float) -> Judged:
-    """A predictor that has seen nothing. `neighbors` is kept by the replay.
+def predictor_of(name: str, neighbors: Neighbors, v_floor: float, recorded: Recorded | None = None) -> Judged:
+    """A predictor that has seen nothing. `neighbors` is kept by the replay; `recorded` is what `mixture_dense` finds its texts by.
 
     Raises:
         ConfigError: no predictor of that name; says the nearest one.
+        GraphError: `mixture_dense` of a ledger without texts.
     """
     match name:
         case "global_mean":
@@ -64,18 +72,21 @@ def predictor_of(name: str, neighbors: Neighbors, v_floor: float) -> Judged:
             return ByVariance(HeuristicPredictor("paper", neighbors, v_floor=v_floor))
         case "mixture":
             return ByProbability(HeuristicPredictor("default", neighbors, v_floor=v_floor))
-    near = difflib.get_close_matches(name, NAMES, n=1)
-    raise ConfigError(f"predictor {name!r}: no such predictor. " + (f"Did you mean {near[0]}?" if near else f"Known: {', '.join(NAMES)}."))
+        case dense.NAME if recorded is not None:
+            return ByProbability(dense.dense_mixture(recorded, neighbors))
+    near = difflib.get_close_matches(name, ALL_NAMES, n=1)
+    cure = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(ALL_NAMES)}."
+    raise ConfigError(f"predictor {name!r}: no such predictor. {cure}")
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each once; all where none is given.
+    """The names, each once; where none is given all but `mixture_dense`, since not every ledger has texts.
 
     Raises:
         ConfigError: an unknown one.
     """
     for name in names:
-        if name not in NAMES:
+        if name not in ALL_NAMES:
             predictor_of(name, None, 0.0)  # type: ignore[arg-type]
     return tuple(dict.fromkeys(names)) or NAMES
 

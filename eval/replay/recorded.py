@@ -19,7 +19,7 @@ from torch import Tensor
 from envsched_gnn.config import Config, load_config
 from envsched_gnn.errors import GraphError, HistoryError, message
 from envsched_gnn.eval.simulate import SOURCE as SIMULATED
-from envsched_gnn.graph.build import build_graph
+from envsched_gnn.graph.configured import configured_graph, is_configured
 from envsched_gnn.graph.io import load_graph
 from envsched_gnn.history import GroupStatistics, group_statistics
 from envsched_gnn.ledger import Ledger
@@ -82,12 +82,12 @@ def read_recorded(
     config = load_config(folder / "resolved.toml" if folder else None, given)
     described: dict[str, Any] = _described(folder)
     name, phases, groups = _read(file, config.run.name if folder else None)
-    loaded = load_graph(graph) if graph is not None else _own_graph(folder)
+    loaded = load_graph(graph) if graph is not None else _own_graph(folder, config)
     kind = SIMULATED if described.get("source") == SIMULATED else "real"
     records = load_pool(config.pool) if given or loaded is None or (with_pool and kind != SIMULATED) else None
     if loaded is None:
         assert records is not None
-        loaded = build_graph(records, within_neighbors=config.graph.within_neighbors, cross_neighbors=config.graph.cross_neighbors)
+        loaded = configured_graph(records, config)
     _check_hashes(file, described, records, loaded)
     rows = _rows(file, groups, loaded, records)
     store = loaded["task"]
@@ -118,12 +118,13 @@ def _file(path: Path) -> tuple[Path, Path | None]:
     return file, file.parent if (file.parent / "resolved.toml").is_file() else None
 
 
-def _own_graph(folder: Path | None) -> HeteroData | None:
-    """The graph that a run keeps in its folder; None where it is not there, damaged or of an older version, so that it has to be built."""
+def _own_graph(folder: Path | None, config: Config) -> HeteroData | None:
+    """The graph that a run keeps in its folder; None where it has to be built: not there, damaged, of other similarities."""
     try:
-        return load_graph(folder / "graph.pt") if folder is not None else None
+        graph = load_graph(folder / "graph.pt") if folder is not None else None
     except GraphError:
         return None
+    return graph if graph is not None and is_configured(graph, config) else None
 
 
 def _described(folder: Path | None) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def test_the_list_is_for_people_too():
     assert [line.split(":")[0] for line in policies.splitlines() if not line.startswith(" ")] == NAMES
     assert [line.split(":")[0].strip() for line in variants.splitlines()[1:-1]] == [
         *("within_only", "cross_only", "rho_0", "rho_1", "neighbours_3_12", "neighbours_12_12", "neighbours_6_6", "neighbours_6_24"),
-        *("no_decline", "no_reconstruction", "no_penalty", "no_quotas", "recent_8", "recent_32"),
+        *("no_decline", "no_reconstruction", "no_penalty", "no_quotas", "dense", "dense_both", "recent_8", "recent_32"),
     ]
 
 

@@ -20,7 +20,7 @@ SURFACE = {
     "diagnose": {"LEDGER", "--pool", "--graph", "--permutations", "--seed", "-s", "--set", "-o", "--out", "--json"},
     "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},
     "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},
-    "graph build": {"pool", "-o", "--out", "-s", "--set"},
+    "graph build": {"pool", "-o", "--out", "--similarity", "--embedding", "--device", "-s", "--set"},
     "graph export": {"graph", "-o", "--out"},
     "pool audit": {"POOL", "--repeats", "--workers", "-s", "--set", "--json"},
     "pool convert": {"POOL", "-o", "--out", "--form", "-s", "--set"},

@@ -272,7 +272,8 @@ def test_a_damaged_run_is_named(tmp_path: Path, folder: Path) -> None:
 
 def test_a_variant_changes_one_thing(tmp_path: Path) -> None:
     """What each sets, against the policy that it is a variant of."""
-    base, *others = runs_of(tmp_path, ",".join(["paper", *(f"paper:{variant.name}" for variant in VARIANTS)]))
+    names = ",".join(["paper", *(f"paper:{variant.name}" for variant in VARIANTS)])
+    base, *others = planned(tmp_path, "run", entries_of(names), [0], None, TINY)
     for run in others:
         assert run.entry.variant is not None
         changed = [section for section in ("graph", "select", "predict") if getattr(run.config, section) != getattr(base.config, section)]
