@@ -23,6 +23,7 @@ from envsched_gnn.errors import ConfigError, require
 from envsched_gnn.policy_facts import NAMES, unknown
 
 Preset = Literal["default", "paper"]
+Target = Literal["informative", "variance", "std"]
 
 MAX_PENALTY = 1000.0
 """Largest weight of the redundancy penalty (ours): scores, compared as 64-bit integers, leave no room for endless ones."""
@@ -122,6 +123,9 @@ class PredictConfig:
     """Steps (paper)."""
     v_floor: float = 1e-6
     """A group counts as informative if its variance exceeds this (ours)."""
+    target: Target = "informative"
+    """What preset `default` orders tasks by: the chance of variance; or the expected variance, or standard deviation, of the next group, as
+    advantages weigh it that are not divided by their group's (Dr. GRPO) (ours)."""
     decline: float = 0.5
     """eta of preset `paper`, how much of a recent decline of the predicted variance is taken off (paper). 0 takes the term out."""
     reconstruction: float = 0.35
@@ -143,6 +147,7 @@ class PredictConfig:
             value = getattr(self, name)
             require(0 < value < math.inf, f"predict.{name}", value, "a positive number of steps")
         require(0 <= self.v_floor < 0.25, "predict.v_floor", self.v_floor, "a variance from 0 to below 0.25")
+        require(self.target in ("informative", "variance", "std"), "predict.target", self.target, "'informative', 'variance' or 'std'")
         for name in ("decline", "reconstruction"):
             require(0 <= getattr(self, name) <= 1, f"predict.{name}", getattr(self, name), "a share from 0 to 1")
 

@@ -7,7 +7,7 @@ Does not know: identities, neighbours, predictions, which groups are still in fl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -122,12 +122,16 @@ class History:
         half_life_short: float = 2.0,
         half_life_informative: float = 200.0,
         v_floor: float = 1e-6,
+        power: float | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Half-lives count steps; `half_life_informative` is max(200, 5 N/B) in preset `default`."""
+        """Half-lives count steps; `half_life_informative` is max(200, 5 N/B) in preset `default`.
+
+        `power` is that of v in `Evidence.size`; None: nobody asks for it.
+        """
         self.num_tasks = num_tasks
         self.half_lives = (half_life_long, half_life_short, half_life_informative)
-        self.v_floor = v_floor
+        self.v_floor, self.power = v_floor, power
         self._device = torch.device(device)
         self._clear()
 
@@ -228,7 +232,22 @@ class History:
         terms = torch.cat([w, (w[:2, None] * centred).flatten(0, 1), (w[2] * z)[None]])
         sums = segment_sum(terms, row, len(self._observed))
         level = float((w_round[0] * z_round)[by_step].sum() / w_groups[0].sum())
-        return self._evidence(self._dense(sums, torch.exp2((latest - step) / half_lives)), reference, level)
+        found = self._evidence(self._dense(sums, torch.exp2((latest - step) / half_lives)), reference, level)
+        if self.power is None:
+            return found
+        return self._with_sizes(found, torch.stack([z, z * values[0] ** self.power]), w_round, by_step)
+
+    def _with_sizes(self, evidence: Evidence, pair: Tensor, w_round: Tensor, by_step: Tensor) -> Evidence:
+        """`size_i = sum_s w z v^power / sum_s w z` of each task with half-life H, and of all groups with half-life 8 (ours).
+
+        `pair` are z and z v^power of each observation, `w_round` the weights of the rounds, `by_step` their order.
+        """
+        at, row = self._round[: self._count], self._row[: self._count]
+        weight, total = (w_round[0] * segment_sum(pair, at, len(by_step)))[:, by_step].sum(1).tolist()
+        own = segment_sum(w_round[2].index_select(0, at) * pair, row, len(self._observed))
+        size = torch.zeros(self.num_tasks, dtype=torch.float64, device=self._device)
+        size[self._observed] = torch.where(own[0] > 0, own[1] / own[0], 0)
+        return replace(evidence, size=size, size_level=total / weight if weight else 0.0)
 
     def _dense(self, sums: Tensor, decay: Tensor) -> Float[Tensor, "10 tasks"]:
         """Sums over the observed tasks -> weights and estimates of all tasks. A task whose weight has underflowed counts as unobserved."""
@@ -242,7 +261,8 @@ class History:
     def _nothing(self) -> Evidence:
         dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self._device)
         reference = torch.tensor([NO_REFERENCE, NO_REFERENCE], dtype=torch.float64, device=self._device)
-        return self._evidence(dense, reference, NO_LEVEL)
+        found = self._evidence(dense, reference, NO_LEVEL)
+        return found if self.power is None else replace(found, size=dense[9])
 
     @staticmethod
     def _evidence(dense: Tensor, reference: Tensor, level: float) -> Evidence:

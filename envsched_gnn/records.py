@@ -250,6 +250,11 @@ class Evidence:
     """zbar: weighted share of a task's groups with v > v_floor, half-life H."""
     informative_level: float
     """l: half-life-8 mean of z over all groups; 0.5 before any observation (ours)."""
+    size: Float[Tensor, " tasks"] | None = None
+    """Of targets other than `informative`: weighted mean of v, or of sqrt(v), over a task's groups with v > v_floor, half-life H; 0 where
+    there are none."""
+    size_level: float = 0.0
+    """The same over all groups, half-life 8."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,15 @@ from envsched_gnn.errors import ConfigError
 
 KEYS = """
 evaluate.every evaluate.samples evaluate.tasks
-graph.cross_neighbors graph.within_neighbors
+graph.cross_neighbors graph.embedding graph.embedding_batch graph.similarity graph.within_neighbors
 model.chat_template model.dtype model.hidden_size model.kind model.layers model.lora_rank model.own_tools model.path
 model.warm_start_batches model.warm_start_reward
 pool.bfcl_graded pool.environment_rule pool.path pool.taught_share
 pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth pool.toolworld.environments
 pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible pool.toolworld.max_operations
 pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.toolworld.tasks pool.toolworld.trivial
-predict.decline predict.half_life_long predict.half_life_short predict.preset predict.reconstruction predict.v_floor
+predict.decline predict.half_life_long predict.half_life_short predict.preset predict.reconstruction predict.target
+predict.v_floor
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
 select.batch_size select.consecutive select.coverage_share select.penalty select.quarantine_after

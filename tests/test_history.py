@@ -173,6 +173,21 @@ def test_a_constant_on_one_step_shifts_all_alike_up_to_clipping(log: list[tuple[
         torch.testing.assert_close(after.estimate[horizon, 0][seen], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("power", "own", "level"), [(1.0, 0.215 / 1.5, 0.15), (0.5, 0.55 / 1.5, 0.38)])
+def test_sizes_by_hand(power: float, own: float, level: float) -> None:
+    """Half-life 8: 0.25 counts half beside 0.09 eight steps later; groups without variance have no size."""
+    history = History(3, half_life_informative=8.0, power=power)
+    assert history.evidence(0).size_level == 0.0
+    for step, variance in ((8, [0.09, 0.16]), (0, [0.25, 0.0])):
+        y = torch.tensor(variance, dtype=torch.float64)
+        history.add(torch.tensor([0, 1]), torch.tensor([step, step]), y, y, y)
+    evidence = history.evidence(9)
+    assert evidence.size is not None
+    assert evidence.size.tolist() == pytest.approx([own, 0.16**power, 0.0])
+    assert evidence.size_level == pytest.approx(level)
+    assert History(3).evidence(0).size is None
+
+
 def test_a_state_restores_the_log_bit_equal(device: torch.device) -> None:
     generator = torch.Generator().manual_seed(0)
     history = History(50, device=device)

@@ -96,7 +96,7 @@ def compare(
 
 
 def _list(json: bool) -> None:
-    from envsched_gnn.eval.compare.variants import TARGETS, VARIANTS
+    from envsched_gnn.eval.compare.variants import VARIANTS
     from envsched_gnn.policy_facts import FACTS
 
     if json:
@@ -111,4 +111,3 @@ def _list(json: bool) -> None:
     show("\nvariants, written as paper:within_only:")
     for variant in VARIANTS:
         show(f"    {variant.name}: {variant.asks} (of {' and '.join(variant.of)})")
-    show(f"    {TARGETS}")

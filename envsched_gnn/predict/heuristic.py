@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config import PredictConfig, Preset
+from envsched_gnn.config import PredictConfig, Preset, Target
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors
 from envsched_gnn.history import STATS, GroupStatistics, informative
 from envsched_gnn.ops import percentile_rank
@@ -38,12 +38,14 @@ class HeuristicPredictor:
         v_floor: float = DEFAULTS.v_floor,
         decline: float = DEFAULTS.decline,
         reconstruction: float = DEFAULTS.reconstruction,
+        target: Target = DEFAULTS.target,
     ) -> None:
         """`neighbors` is shared with the scheduler, which inserts what it observes; the other settings are those of `[predict]`."""
         self.preset = preset
         self.neighbors = neighbors
         self.v_floor = v_floor
         self.decline, self.reconstruction = decline, reconstruction
+        self.power = mixture.POWERS.get(target)
         self.experts = mixture.ExpertWeights()
 
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:
@@ -62,7 +64,7 @@ class HeuristicPredictor:
             case "paper":
                 q = percentile_rank(u)
             case "default":
-                q = p
+                q = p if self.power is None else mixture.expected_size(p, evidence, self.power)
         doubt = self._uncertainty(p, evidence)
         return Prediction(informativeness=q, predicted_variance=u, p_informative=p, uncertainty=doubt, parts=parts)
 

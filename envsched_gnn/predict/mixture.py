@@ -23,6 +23,10 @@ GRAPH_STRENGTH = 1.0
 """Pseudo-weight of the level in a relation estimate (ours)."""
 FORGETTING = 0.9
 """A round's log-likelihood is multiplied by this with every later round (ours)."""
+POWERS = {"variance": 1.0, "std": 0.5}
+"""Of v, in targets other than `informative`."""
+MAX_VARIANCE = 0.25
+"""Of rewards in [0, 1]."""
 CLIP = (0.02, 0.98)
 """Probabilities are clipped to this before their logarithm is taken (ours)."""
 
@@ -41,6 +45,19 @@ def mixed_prior(
     """`sum_e weight_e p_e` where W = 0, and every expert answers with its prior: linear in the relation estimates."""
     on_level, on_within, on_cross, on_mean = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
     return (within * (on_within + on_mean / 2)).add_(cross, alpha=on_cross + on_mean / 2).add_(on_level * level)
+
+
+def expected_size(p: Float[Tensor, " n"], evidence: Evidence, power: float) -> Float[Tensor, " n"]:
+    """`p s / 0.25^power`: the expected v^power of the next group, as a share of the largest, with s the task's size shrunk to the level:
+
+        s = (W zbar size + c level) / (W zbar + c)
+
+    `size` and `level` are means over groups with v > v_floor, of the task and of all; c is GRAPH_STRENGTH. (ours)
+    """
+    assert evidence.size is not None
+    weight = evidence.informative_weight * evidence.informative_estimate
+    s = (weight * evidence.size + GRAPH_STRENGTH * evidence.size_level) / (weight + GRAPH_STRENGTH)
+    return p * s / MAX_VARIANCE**power if evidence.size_level else p
 
 
 def informative_variance(evidence: Evidence) -> float:

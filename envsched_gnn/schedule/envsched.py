@@ -18,7 +18,7 @@ from torch import Tensor
 from envsched_gnn.config import PredictConfig, Preset, SelectConfig
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import History
-from envsched_gnn.predict import Predictor
+from envsched_gnn.predict import Predictor, mixture
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, LoadReport, Prediction, RolloutGroup, Selection
 from envsched_gnn.schedule import state
@@ -95,10 +95,16 @@ class EnvSched:
             half_life_short=config.half_life_short,
             half_life_informative=max(MIN_INFORMATIVE_HALF_LIFE, 5 * tasks / self.select_config.batch_size),
             v_floor=config.v_floor,
+            power=mixture.POWERS.get(config.target),
             device=store.env_index.device,
         )
         self.predictor: Predictor = predictor or HeuristicPredictor(
-            config.preset, self.neighbors, v_floor=config.v_floor, decline=config.decline, reconstruction=config.reconstruction
+            config.preset,
+            self.neighbors,
+            v_floor=config.v_floor,
+            decline=config.decline,
+            reconstruction=config.reconstruction,
+            target=config.target,
         )
         threshold = self.select_config.penalty_threshold
         threshold = PENALTY_THRESHOLD[self.preset] if threshold is None else threshold

@@ -63,10 +63,13 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     Variant(name="dense", asks="similarity of sentence embeddings in place of words and code", settings=("graph.similarity=dense",)),
     Variant(name="dense_both", asks="similarity of sentence embeddings beside words and code", settings=("graph.similarity=both",)),
+    *(
+        Variant(name=f"target_{name}", asks=f"tasks ordered by the expected {what}", settings=(f"predict.target={name}",), of=("envsched",))
+        for name, what in (("variance", "variance"), ("std", "standard deviation"))
+    ),
     Variant(name="recent_8", asks="neighbours observed in the last 8 rounds alone", recent=8),
     Variant(name="recent_32", asks="neighbours observed in the last 32 rounds alone", recent=32),
 )
-TARGETS = "the target is what tells the two apart: variance is `paper`, informative is `envsched`"
 
 
 @dataclass(frozen=True, kw_only=True)

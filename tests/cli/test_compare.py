@@ -33,9 +33,20 @@ def test_the_list_is_for_people_too():
     assert done.exit_code == 0
     policies, variants = done.stdout.split("\n\n")
     assert [line.split(":")[0] for line in policies.splitlines() if not line.startswith(" ")] == NAMES
-    assert [line.split(":")[0].strip() for line in variants.splitlines()[1:-1]] == [
+    assert [line.split(":")[0].strip() for line in variants.splitlines()[1:]] == [
         *("within_only", "cross_only", "rho_0", "rho_1", "neighbours_3_12", "neighbours_12_12", "neighbours_6_6", "neighbours_6_24"),
-        *("no_decline", "no_reconstruction", "no_penalty", "no_quotas", "dense", "dense_both", "recent_8", "recent_32"),
+        *(
+            "no_decline",
+            "no_reconstruction",
+            "no_penalty",
+            "no_quotas",
+            "dense",
+            "dense_both",
+            "target_variance",
+            "target_std",
+            "recent_8",
+            "recent_32",
+        ),
     ]
 
 
