@@ -16,7 +16,7 @@ from torch_geometric.data import HeteroData
 from typer.testing import CliRunner
 
 from envsched_gnn.cli.main import app
-from envsched_gnn.config import Config, GraphConfig, PoolConfig, ToolWorldConfig
+from envsched_gnn.config import Config, GraphConfig, PoolConfig, PredictConfig, ToolWorldConfig, to_table, to_toml
 from envsched_gnn.errors import ConfigError, GraphError
 from envsched_gnn.eval.compare.runs import planned
 from envsched_gnn.eval.compare.variants import entries_of, entry_of
@@ -24,6 +24,8 @@ from envsched_gnn.eval.diagnose.diagnose import diagnose
 from envsched_gnn.eval.replay.dense import dense_graph_of
 from envsched_gnn.eval.replay.judge import judge
 from envsched_gnn.eval.replay.predictors import check_names
+from envsched_gnn.eval.replay.recorded import read_recorded
+from envsched_gnn.eval.simulate import SOURCE
 from envsched_gnn.eval.simulate.pool import graph_of, pool_of
 from envsched_gnn.eval.simulate.world import make_world
 from envsched_gnn.features import embed
@@ -33,14 +35,15 @@ from envsched_gnn.features.tfidf import join_blocks
 from envsched_gnn.features.vectors import VectorFile
 from envsched_gnn.files import cache_folder
 from envsched_gnn.graph.build import assemble_graph, build_graph
-from envsched_gnn.graph.configured import dense_graph, is_configured, kept_graph
+from envsched_gnn.graph.configured import dense_graph, embedding_asked, is_configured, kept_graph
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.graph.similarity import pair_similarity
 from envsched_gnn.pool.load import load_pool
+from envsched_gnn.pool.manifest import write_manifest
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Check, Environment, Rollout, RolloutGroup, Selection, Task, Verifier
 from envsched_gnn.schedule.envsched import EnvSched
-from tests.eval.ledgers import recorded_of
+from tests.eval.ledgers import recorded_of, write_ledger
 from tests.features.shop import POOL, task
 from tests.tiny_embedder import save_tiny_model
 
@@ -353,13 +356,14 @@ def test_the_graph_that_a_configuration_asks_for(tiny: str, monkeypatch: pytest.
     ]
     assert (graphs[1].within_k, graphs[1].cross_k) == (2, 12)
     assert len(list((tmp_path / "envsched_gnn" / "graphs").iterdir())) == 3
+    learned = Config(predict=PredictConfig(predictor="learned"))
+    assert [embedding_asked(config) for config in (plain, dense, learned)] == ["", tiny, DEFAULT_MODEL]
+    assert not is_configured(graphs[0], learned)
     monkeypatch.setattr("envsched_gnn.graph.configured.build_graph", None)
     assert torch.equal(kept_graph(POOL, dense)["task"].embedding, graphs[1]["task"].embedding)
 
 
 def test_on_the_command_line(tiny: str, tmp_path: Path) -> None:
-    from envsched_gnn.pool.manifest import write_manifest
-
     write_manifest(POOL, tmp_path / "pool")
     arguments = ["graph", "build", str(tmp_path / "pool"), "-o", str(tmp_path / "g.pt"), "--similarity", "both", "--embedding", tiny]
     done = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
@@ -442,6 +446,44 @@ def test_the_mixture_on_embeddings(world: Pool) -> None:
         assert (said[target, "mixture_dense"] == there[target, "mixture"]).all()
         assert (there[target, "mixture_dense"] == there[target, "mixture"]).all()
         assert (said[target, "mixture_dense"] != said[target, "mixture"]).any()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run on the shop, as `envsched run` leaves it."""
+    folder = tmp_path / "r"
+    folder.mkdir()
+    write_manifest(POOL, tmp_path / "pool")
+    pool = load_pool(PoolConfig(path=str(tmp_path / "pool")))
+    config = replace(Config(), pool=PoolConfig(path=str(tmp_path / "pool")))
+    (folder / "resolved.toml").write_text(to_toml(to_table(config)))
+    (folder / "pool.json").write_text(json.dumps({"source": pool.source, "content_hash": pool.content_hash}))
+    save_graph(build_graph(pool), folder / "graph.pt")
+    write_ledger(
+        folder / "ledger.sqlite", EnvSched(pool, load_graph(folder / "graph.pt"), batch_size=5), 13, lambda key, step: [0.0, step % 2]
+    )
+    return folder
+
+
+def test_a_run_is_replayed_with_the_similarities_asked_for(run: Path, tiny: str) -> None:
+    assert read_recorded(run).graph.feature_config["similarity"] == "tfidf"
+    settings = ["graph.similarity=dense", f"graph.embedding={json.dumps(tiny)}"]
+    assert read_recorded(run, settings=settings).graph.feature_config["similarity"] == "dense"
+    done = CliRunner().invoke(app, ["replay", str(run), "--predictor", "mixture_dense", "-s", settings[1], "--json"])
+    assert done.exit_code == 0, done.output
+    assert {row["predictor"] for row in json.loads(done.stdout)["rows"]} == {"mixture_dense"}
+    refused = CliRunner().invoke(app, ["replay", str(run), "--predictor", "mixture_dense", "--graph", str(run / "graph.pt")])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "needs embeddings, and the graph holds none" in refused.stderr
+
+
+def test_a_simulated_run_of_a_learned_predictor_keeps_its_graph(run: Path) -> None:
+    described = json.loads((run / "pool.json").read_text())
+    (run / "pool.json").write_text(json.dumps({**described, "source": SOURCE}))
+    learned = replace(Config(), predict=PredictConfig(predictor="learned"))
+    (run / "resolved.toml").write_text(to_toml(to_table(learned)))
+    recorded = read_recorded(run)
+    assert (recorded.kind, recorded.pool, recorded.graph.embedding_model) == ("simulated", None, "")
 
 
 def test_a_ledger_without_texts_has_no_dense_mixture(graph: HeteroData) -> None:

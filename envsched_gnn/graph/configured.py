@@ -21,7 +21,7 @@ from envsched_gnn.pool.pool import Pool
 
 def embedding_asked(config: Config) -> str:
     """The model whose embeddings a configuration needs, as the user names it; empty where it needs none."""
-    needed = config.graph.similarity != "tfidf"
+    needed = config.graph.similarity != "tfidf" or config.predict.predictor != "heuristic"
     return config.graph.embedding or (DEFAULT_MODEL if needed else "")
 
 

@@ -82,8 +82,8 @@ def read_recorded(
     config = load_config(folder / "resolved.toml" if folder else None, given)
     described: dict[str, Any] = _described(folder)
     name, phases, groups = _read(file, config.run.name if folder else None)
-    loaded = load_graph(graph) if graph is not None else _own_graph(folder, config)
     kind = SIMULATED if described.get("source") == SIMULATED else "real"
+    loaded = load_graph(graph) if graph is not None else _own_graph(folder, None if kind == SIMULATED else config)
     records = load_pool(config.pool) if given or loaded is None or (with_pool and kind != SIMULATED) else None
     if loaded is None:
         assert records is not None
@@ -118,13 +118,13 @@ def _file(path: Path) -> tuple[Path, Path | None]:
     return file, file.parent if (file.parent / "resolved.toml").is_file() else None
 
 
-def _own_graph(folder: Path | None, config: Config) -> HeteroData | None:
-    """The graph that a run keeps in its folder; None where it has to be built: not there, damaged, of other similarities."""
+def _own_graph(folder: Path | None, config: Config | None) -> HeteroData | None:
+    """The graph that a run keeps in its folder; None where it has to be built: not there, damaged, or not what `config` asks for."""
     try:
         graph = load_graph(folder / "graph.pt") if folder is not None else None
     except GraphError:
         return None
-    return graph if graph is not None and is_configured(graph, config) else None
+    return graph if graph is not None and (config is None or is_configured(graph, config)) else None
 
 
 def _described(folder: Path | None) -> dict[str, Any]:
