@@ -42,6 +42,7 @@ POLICIES = {
     "uniform": "Uniform selection",
     "oracle": "The oracle",
 }
+"""Those without a name here are peers. They and uniform selection predict nothing of single groups, and have no quotas."""
 MAX_TROUBLED = 25
 """Rows of the table of dead or failing tasks."""
 DEAD_AFTER = 2
@@ -117,7 +118,7 @@ def _lead(run: RunRecord) -> str:
     planned = config["run"]["steps"]
     rounds = f"{len(run.rounds)} round{'s' * (planned > 1)}" if len(run.rounds) == planned else f"{len(run.rounds)} of {planned} rounds"
     return (
-        f"{POLICIES[config['run']['policy']]} chose {config['select']['batch_size']} tasks a round for {rounds}{model(run)} "
+        f"{_who(config['run']['policy'])} chose {config['select']['batch_size']} tasks a round for {rounds}{model(run)} "
         f"from {pool['source']}: {pool['tasks']:,} tasks in {len(pool['environments']):,} environments, "
         f"{config['rollout']['num_rollouts']} rollouts a task, seed {config['run']['seed']}." + (f" {CAUTION}" if simulated(run) else "")
     )
@@ -191,27 +192,30 @@ def _map(run: RunRecord, steps: np.ndarray) -> Section:
 
 
 def _judged(run: RunRecord) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted and realised variance of the groups predicted from evidence: not the cold batch, none of uniform selection."""
+    """Predicted and realised variance of the groups predicted from evidence: not the cold batch, none of uniform selection or a peer."""
     warm = _warm(run)
     return run.groups.predicted_variance[warm], run.groups.variance[warm]
 
 
+def _who(policy: str) -> str:
+    return POLICIES.get(policy, f"The peer {policy}")
+
+
 def _warm(run: RunRecord) -> np.ndarray:
-    return ~np.isin(run.groups.phase, ("cold", "uniform"))
+    return ~np.isin(run.groups.phase, ("cold", "uniform")) & _is_envsched(run)
+
+
+def _is_envsched(run: RunRecord) -> bool:
+    return run.config["run"]["policy"] in ("envsched", "paper", "oracle")
 
 
 def _predictions(run: RunRecord) -> list[Section]:
     predicted, realised = _judged(run)
     both = np.isfinite(predicted) & np.isfinite(realised)
     if not both.any():
-        return [
-            Section(
-                title="Predicted against realised variance",
-                caption="No group was predicted: uniform selection predicts nothing, and the first batch is drawn without evidence.",
-                svgs=(),
-                wide=True,
-            )
-        ]
+        who = _who(run.config["run"]["policy"])
+        why = "the first batch is drawn without evidence" if _is_envsched(run) else f"{who[0].lower()}{who[1:]} predicts nothing"
+        return [Section(title="Predicted against realised variance", caption=f"No group was predicted: {why}.", svgs=(), wide=True)]
     rho = spearman(predicted, realised)
     judged = f"Spearman rank correlation {number(rho)} over {int(both.sum()):,} groups" + (
         " (constant: none is defined)." if math.isnan(rho) else "."
@@ -240,7 +244,7 @@ def _was_informative(run: RunRecord, realised: np.ndarray) -> np.ndarray:
 def _relaxed(run: RunRecord, steps: np.ndarray) -> list[Section]:
     title = "Quota relaxations"
     if not run.relaxed:
-        why = "uniform selection has no quotas." if run.config["run"]["policy"] == "uniform" else "every pick was within its quotas."
+        why = "every pick was within its quotas." if _is_envsched(run) else "this policy has no quotas."
         return [Section(title=title, caption=f"None: {why}", svgs=(), wide=True)]
     counts = Counter((quota, step) for step, quota in run.relaxed)
     colours = (("consecutive", BLUE), ("rolling", ORANGE), ("per_round", RED))

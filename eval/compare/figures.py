@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from envsched_gnn.errors import HistoryError, message
-from envsched_gnn.eval.compare.play import CURVE, DONE, STEPS, lines
+from envsched_gnn.eval.compare.play import CURVE, DONE, STEPS
 from envsched_gnn.eval.headline.figures_of_run import area, time_to_best
+from envsched_gnn.eval.resumable import lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,22 +12,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envsched_gnn.config import Config
-from envsched_gnn.errors import CheckpointError
 from envsched_gnn.eval.compare.arena import Arena
 from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.eval.resumable import Line, Resumable, Stateful
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.history import ZERO_VARIANCE, group_statistics
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.policies import AnyPolicy, Round, play_round
 from envsched_gnn.stopwatch import Stopwatch
-from envsched_gnn.train import checkpoint
 from envsched_gnn.train.loop import append
 
 STEPS, CURVE, DONE = "steps.jsonl", "curve.jsonl", "done.json"
-Line = dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -42,16 +39,22 @@ class Run:
     """Rollouts so far."""
 
     @property
+    def kept(self) -> Resumable:
+        """What lies in the folder."""
+        parts: dict[str, Stateful] = {"policy": self.policy, "arena": self.arena}
+        return Resumable(folder=self.folder, pool=self.arena.pool, parts=parts, files=(STEPS, CURVE))
+
+    @property
     def budget(self) -> int:
         """Rollouts that the run may spend."""
         return self.config.run.steps * self.config.select.batch_size * self.config.rollout.num_rollouts
 
     def play(self) -> None:
         """All steps that are missing."""
-        step = self._restore()
+        step, self.charged = self.kept.restore()
         while not self._over(step):
             if step and step % self.config.train.checkpoint_every == 0:
-                self._save(step)
+                self.kept.save(step, self.charged)
             self._evaluate(step)
             self._step(step)
             step += 1
@@ -78,27 +81,6 @@ class Run:
         if success is not None:
             append(self.folder / CURVE, without_nan({"step": step, "success": success}))
 
-    def _save(self, step: int) -> None:
-        parts = {"policy": self.policy.state_dict(), "arena": self.arena.state_dict()}
-        state = {"step": step, "charged": self.charged, "pool_hash": self.arena.pool.content_hash, **parts}
-        checkpoint.save(self.folder / "checkpoint", step, state)
-
-    def _restore(self) -> int:
-        """The step to go on with; files are cut back to it."""
-        state, _ = checkpoint.load_newest(self.folder / "checkpoint")
-        step = 0
-        if state is not None:
-            if state["pool_hash"] != self.arena.pool.content_hash:
-                raise CheckpointError(
-                    f"{self.folder}: begun on another pool than is there now. Give another --folder, or restore the pool."
-                )
-            step, self.charged = state["step"], state["charged"]
-            self.policy.load_state_dict(state["policy"])
-            self.arena.load_state_dict(state["arena"])
-        for name in (STEPS, CURVE):
-            cut(self.folder / name, step)
-        return step
-
 
 def figures(pool: Pool, played: Round) -> Line:
     """What a step spent and what it was worth; the sums of `eval/compare/__init__.py`."""
@@ -120,14 +102,3 @@ def figures(pool: Pool, played: Round) -> Line:
         "variance_rollouts": sum(r * v for r, v in zip(rollouts, variance, strict=True)),
         "environments": len({group.env_id for group in played.train}),
     }
-
-
-def cut(path: Path, step: int) -> None:
-    """Keep the lines of steps before `step`; the file is there afterwards."""
-    write_atomic(path, b"".join(json.dumps(line).encode() + b"\n" for line in lines(path) if line["step"] < step))
-
-
-def lines(path: Path) -> list[Line]:
-    """The whole lines of a file; none if it is not there."""
-    content = path.read_bytes() if path.is_file() else b""
-    return [json.loads(line) for line in content.split(b"\n")[:-1]]

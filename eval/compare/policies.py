@@ -65,6 +65,10 @@ class Recent:
         """As the predictor does."""
         self._predictor.update(step, groups, before)
 
+    def metrics(self) -> dict[str, float]:
+        """The predictor's."""
+        return self._predictor.metrics()
+
     def state_dict(self) -> dict[str, Any]:
         """The predictor's; neighbours follow from the history."""
         return self._predictor.state_dict()

@@ -18,28 +18,27 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config, flatten, load_config, to_table
-from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError, GraphError
+from envsched_gnn.errors import ConfigError, EnvSchedError
+from envsched_gnn.eval.compare.engines import EngineArena
 from envsched_gnn.eval.headline.arms import ARMS, Arm, scheduler_of
-from envsched_gnn.eval.headline.oracle import Oracle, solvable
-from envsched_gnn.files import cache_folder, without_nan, write_atomic
-from envsched_gnn.graph.build import build_graph
-from envsched_gnn.graph.io import load_graph, save_graph
+from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.eval.resumable import Resumable, Stateful
+from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import RolloutGroup, Selection
 from envsched_gnn.schedule.envsched import EnvSched
+from envsched_gnn.schedule.policies import Round, play_round
 from envsched_gnn.schedule.uniform import Uniform
-from envsched_gnn.train import checkpoint
+from envsched_gnn.stopwatch import Stopwatch
 from envsched_gnn.train.evaluation import held_out, summary
 from envsched_gnn.train.folder import commit, locked
 from envsched_gnn.train.loop import append, figures
@@ -64,17 +63,24 @@ class Run:
     arm: Arm
     pool: Pool
     scheduler: EnvSched | Uniform
+    arena: EngineArena
     engine: PocketEngine
+    """The arena's."""
     charged: int = 0
     """Rollouts so far."""
-    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> Resumable:
+        """What lies in the folder."""
+        parts: dict[str, Stateful] = {"scheduler": self.scheduler, "engine": self.engine}
+        return Resumable(folder=self.folder, pool=self.pool, parts=parts, files=("steps.jsonl", "evaluations.jsonl"))
 
     def play(self) -> None:
         """All steps that are missing, then the last evaluation."""
-        step = self._restore()
+        step, self.charged = self.kept.restore()
         while not self._over(step):
             if step % self.config.evaluate.every == 0:
-                self._save(step)
+                self.kept.save(step, self.charged)
                 self._evaluate(step, self.config.evaluate.tasks, self.config.evaluate.samples)
             self._step(step)
             step += 1
@@ -88,36 +94,21 @@ class Run:
         return step >= self.config.run.steps or self.charged + size > self.config.run.steps * size
 
     def _step(self, step: int) -> None:
-        self.seconds = {}
+        watch = Stopwatch()
         if isinstance(self.scheduler, Oracle):
-            with self._timed("look"):
-                self.scheduler.look(step, self._sampled)
-        selections, groups = self._filtered(step) if self.arm == "dapo" else self._plain(step)
-        picks = Selection(step=step, picks=tuple(pick for selection in selections for pick in selection.picks))
+            with watch("look"):
+                self.arena.tell(self.scheduler, step)
+        played = self._filtered(step) if self.arm == "dapo" else play_round(self.scheduler, self.arena, step, watch)
+        self.engine.learn(played.train)
+        watch.seconds.pop("rollout", None)  # told by the engine, stage by stage
         correlation = self.scheduler.metrics().get("envsched/round/rank_correlation")
-        line = {"step": step, **figures(self.pool, picks, groups), "spearman": correlation}
-        self.charged += line["rollouts"]
-        line |= {"charged": self.charged} | {f"seconds_{stage}": round(value, 4) for stage, value in self.seconds.items()}
+        self.charged += played.charged
+        line = {"step": step, **figures(self.pool, played.selection, played.groups), "spearman": correlation, "charged": self.charged}
+        line |= {f"seconds_{stage}": round(value, 4) for stage, value in (watch.seconds | self.engine.timings).items()}
         append(self.folder / "steps.jsonl", without_nan(line))
 
-    def _sampled(self, rows: Sequence[int], samples: int) -> list[list[float | None]]:
-        """Rewards [rows][samples]; those that can only be 0 are not played for."""
-        possible = [solvable(self.pool, row) for row in rows]
-        played = iter(self.engine.evaluate([row for row, can in zip(rows, possible, strict=True) if can], samples))
-        return [next(played) if can else [0.0] * samples for can in possible]
-
-    def _plain(self, step: int) -> tuple[list[Selection], list[RolloutGroup]]:
-        """Select, roll out and learn, observe."""
-        with self._timed("select"):
-            selection = self.scheduler.select(step)
-        groups = list(self.engine.rollout(selection))
-        self.seconds |= self.engine.timings
-        with self._timed("observe"):
-            self.scheduler.observe(groups)
-        return [selection], groups
-
-    def _filtered(self, step: int) -> tuple[list[Selection], list[RolloutGroup]]:
-        """Dynamic sampling (DAPO): draw and roll out until a batch of groups with variance is there, and learn from these alone."""
+    def _filtered(self, step: int) -> Round:
+        """Dynamic sampling (DAPO): draw and roll out until a batch of groups with variance is there, or the budget is spent."""
         size, budget = self.config.select.batch_size, self.config.run.steps * self.config.select.batch_size
         selections: list[Selection] = []
         groups: list[RolloutGroup] = []
@@ -132,9 +123,7 @@ class Run:
             self.scheduler.observe(played)
             groups += played
             kept += [group for group in played if len(set(group.rewards) - {None}) > 1]
-        self.engine.learn(kept[:size])
-        self.seconds |= self.engine.timings
-        return selections, groups
+        return Round(step=step, selections=tuple(selections), groups=tuple(groups), train=tuple(kept[:size]))
 
     def _evaluate(self, step: int, tasks: int, samples: int, *, final: bool = False) -> None:
         chosen = held_out(self.pool, tasks)
@@ -151,37 +140,6 @@ class Run:
             }
             append(self.folder / "evaluations.jsonl", without_nan(line))
 
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.seconds[stage] = time.perf_counter() - begin
-
-    def _save(self, step: int) -> None:
-        parts = {"scheduler": self.scheduler.state_dict(), "engine": self.engine.state_dict()}
-        state = {"step": step, "charged": self.charged, "pool_hash": self.pool.content_hash, **parts}
-        checkpoint.save(self.folder / "checkpoint", step, state)
-
-    def _restore(self) -> int:
-        """The step to go on with; files are cut back to it."""
-        state, _ = checkpoint.load_newest(self.folder / "checkpoint")
-        step = 0
-        if state is not None:
-            if state["pool_hash"] != self.pool.content_hash:
-                raise CheckpointError(f"{self.folder}: begun on another pool: the generator has changed since. Give another ROOT.")
-            step, self.charged = state["step"], state["charged"]
-            self.scheduler.load_state_dict(state["scheduler"])
-            self.engine.load_state_dict(state["engine"])
-        for name in ("steps.jsonl", "evaluations.jsonl"):
-            _cut(self.folder / name, step)
-        return step
-
-
-def _cut(path: Path, step: int) -> None:
-    """Keep the lines of steps before `step`."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    write_atomic(path, b"".join(line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] < step))
-
 
 def config_of(pool: str, seed: int, overrides: Sequence[str] = ()) -> Config:
     """The settings of a run: the pool's file, with the seed."""
@@ -197,9 +155,10 @@ def make(root: Path, pool_name: str, arm: Arm, seed: int, overrides: Sequence[st
         if (folder / "done.json").is_file():
             return
         pool = load_pool(config.pool)
-        scheduler = scheduler_of(arm, config, pool, graph_of(pool))
         with PocketEngine(pool, config.model, config.train, config.rollout, config.run.seed) as engine:
-            Run(folder=folder, config=config, arm=arm, pool=pool, scheduler=scheduler, engine=engine).play()
+            arena = EngineArena(config, pool, engine)
+            scheduler = scheduler_of(arm, config, pool, arena.graph)
+            Run(folder=folder, config=config, arm=arm, pool=pool, scheduler=scheduler, arena=arena, engine=engine).play()
 
 
 def _require_same(path: Path, settings: dict[str, Any]) -> None:
@@ -213,18 +172,6 @@ def _require_same(path: Path, settings: dict[str, Any]) -> None:
         raise ConfigError(
             f"{path}: a run with other settings ({', '.join(changed)} differ). Give another ROOT, or the same settings to go on."
         )
-
-
-def graph_of(pool: Pool) -> HeteroData:
-    """The pool's graph, built once for all arms."""
-    path = cache_folder() / "graphs" / f"{pool.content_hash[:24]}.pt"
-    try:
-        return load_graph(path)
-    except (GraphError, OSError):
-        graph = build_graph(pool)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_graph(graph, path)
-        return graph
 
 
 def planned(pools: Sequence[str], arms: Sequence[str], seeds: Sequence[int] | None) -> list[tuple[str, Arm, int]]:

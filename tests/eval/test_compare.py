@@ -14,12 +14,13 @@ import pytest
 
 from envsched_gnn.errors import ConfigError, HistoryError
 from envsched_gnn.eval.compare.figures import Figures, Record, figures_of, read
-from envsched_gnn.eval.compare.play import Run, lines
+from envsched_gnn.eval.compare.play import Run
 from envsched_gnn.eval.compare.plot import write_plot
 from envsched_gnn.eval.compare.results import FLAT, LONE, NO_ORACLE, notes_of, result_of, summary_of
 from envsched_gnn.eval.compare.runs import Planned, describe, described, make, make_all, planned
 from envsched_gnn.eval.compare.variants import VARIANTS, entries_of, entry_of, seeds_of
 from envsched_gnn.eval.compare.words import HEAD, cells
+from envsched_gnn.eval.resumable import lines
 from envsched_gnn.policy_facts import NAMES
 
 TINY = ["simulate.environments=4", "simulate.tasks=8", "select.batch_size=4", "rollout.num_rollouts=4", "train.checkpoint_every=1"]
@@ -272,7 +273,7 @@ def test_a_damaged_run_is_named(tmp_path: Path, folder: Path) -> None:
 
 def test_a_variant_changes_one_thing(tmp_path: Path) -> None:
     """What each sets, against the policy that it is a variant of."""
-    names = ",".join(["paper", *(f"paper:{variant.name}" for variant in VARIANTS)])
+    names = ",".join(["paper", *(f"{variant.of[-1]}:{variant.name}" for variant in VARIANTS)])
     base, *others = planned(tmp_path, "run", entries_of(names), [0], None, TINY)
     for run in others:
         assert run.entry.variant is not None

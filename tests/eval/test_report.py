@@ -156,9 +156,11 @@ def test_no_observation_at_all(tmp_path: Path) -> None:
     assert "never measured" in html
 
 
-def test_uniform_predicts_nothing(tmp_path: Path) -> None:
-    html = check_whole(write_report(run_folder(tmp_path / "uniform", steps=4, environments=5, batch=5, policy="uniform")))
-    assert "uniform selection predicts nothing" in html
+@pytest.mark.parametrize(("policy", "said"), [("uniform", "uniform selection predicts nothing"), ("dps", "the peer dps predicts nothing")])
+def test_some_policies_predict_nothing(tmp_path: Path, policy: str, said: str) -> None:
+    html = check_whole(write_report(run_folder(tmp_path / policy, steps=4, environments=5, batch=5, policy=policy)))
+    assert said in html
+    assert "None: this policy has no quotas." in html
 
 
 def test_ten_thousand_environments_are_capped_and_it_says_so(tmp_path: Path) -> None:
