@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from envsched_gnn.models.features import CONTENT
-from envsched_gnn.models.memory import Groups, Memory
-from envsched_gnn.models.network import NODE, Propagation, loss
+from envsched_gnn.models.memory import CAPACITY, Groups, Memory
+from envsched_gnn.models.network import Propagation, loss
 
 MIN_GROUPS = 50
 """Groups before which nothing is learned, and the heuristic stands alone (the issue's)."""
@@ -34,14 +33,14 @@ MAX_NORM = 1.0
 class Learner:
     """A network, its optimiser, and the groups that it learns from."""
 
-    def __init__(self, within_k: int, cross_k: int, *, seed: int = 0, content: int = CONTENT) -> None:
+    def __init__(self, within_k: int, cross_k: int, *, seed: int = 0, capacity: int = CAPACITY) -> None:
         """Untrained; the initial weights depend on `seed` alone."""
         self.seed, self.within_k = seed, within_k
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.network = Propagation(content)
+            self.network = Propagation()
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
-        self.memory = Memory(within_k + cross_k, NODE - CONTENT + content)
+        self.memory = Memory(within_k + cross_k, capacity=capacity)
         self.precision = torch.eye(self.network.head.in_features)
         """Of the belief about the last layer's weights for p: `1 + sum_i p_i (1 - p_i) phi_i phi_i^T` over what is remembered (Laplace)."""
         self.trained = 0
@@ -62,7 +61,10 @@ class Learner:
         self.fresh += len(groups.nodes)
 
     def learn(self, steps: int = STEPS) -> None:
-        """Take some steps on random minibatches of what is remembered; nothing before there are MIN_GROUPS."""
+        """Take some steps on random minibatches of what is remembered; nothing before there are MIN_GROUPS.
+
+        What is minimised is the mean loss of a group, and what the prior N(0, 1) of every weight of the last layer costs: |w|^2 / 2n.
+        """
         if self.trained + self.fresh < MIN_GROUPS or len(self.memory) == 0:
             return
         with torch.enable_grad():
@@ -76,7 +78,9 @@ class Learner:
         size = len(self.memory)
         batch = self.memory.groups.at(torch.randint(size, (min(BATCH, size),), generator=generator).to(self.precision.device))
         self.optimizer.zero_grad()
-        loss(self.network(batch.nodes, batch.neighborhood(self.within_k)), batch.base, *batch.outcome.unbind(1)).backward()
+        r = self.network(batch.nodes, batch.neighborhood(self.within_k))
+        prior = self.network.head.weight.square().sum() / (2 * size)
+        (loss(r, batch.base, *batch.outcome.unbind(1)) + prior).backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), MAX_NORM)
         self.optimizer.step()
         self.updates += 1

@@ -68,12 +68,13 @@ class Groups:
 
 
 class Memory:
-    """The latest CAPACITY groups in order of their report."""
+    """The latest groups in order of their report."""
 
-    def __init__(self, neighbors: int, nodes: int = NODE) -> None:
+    def __init__(self, neighbors: int, capacity: int = CAPACITY) -> None:
         """`neighbors` = k_within + k_cross."""
+        self.capacity = capacity
         sizes = {
-            "nodes": (nodes,),
+            "nodes": (NODE,),
             "neighbors": (neighbors, len(SOURCE)),
             "similarity": (neighbors,),
             "base": (len(OUTPUTS),),
@@ -87,7 +88,7 @@ class Memory:
     def add(self, groups: Groups) -> None:
         """The oldest make room."""
         old = self.groups.tensors()
-        self.groups = Groups(**{name: torch.cat([old[name], new])[-CAPACITY:] for name, new in groups.tensors().items()})
+        self.groups = Groups(**{name: torch.cat([old[name], new])[-self.capacity :] for name, new in groups.tensors().items()})
 
     def to(self, device: torch.device) -> None:
         """Move all."""

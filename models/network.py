@@ -91,9 +91,9 @@ class Propagation(nn.Module):
     A, B and b start at zero: an untrained network corrects nothing.
     """
 
-    def __init__(self, content: int = CONTENT) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        width = len(SOURCE) + len(CONTEXT) + content + len(RELATIONS) * MESSAGE
+        width = NODE + len(RELATIONS) * MESSAGE
         self.messages = nn.ModuleDict({relation: GatedConv() for relation in RELATIONS})
         self.hidden = nn.Linear(width, HIDDEN)
         self.head = nn.Linear(width + HIDDEN, len(OUTPUTS))

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config import Preset
+from envsched_gnn.config import PredictConfig
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors
 from envsched_gnn.history import GroupStatistics, informative
 from envsched_gnn.models.features import Content, context_inputs, log_odds, source_inputs
@@ -34,32 +34,34 @@ LOSS_DECAY = 0.9
 """What a group's loss counts in the means of `metrics`, with every later call of `update` (ours)."""
 
 
+SPREADS = ("mixture_nu", "learned_nu")
+"""Parts that say E[v | v > floor], before and after the network's correction."""
+
+
 class LearnedPredictor:
     """The mixture's forecast, corrected by a network that learns from each round after having predicted it."""
 
-    def __init__(
-        self, neighbors: Neighbors, learner: Learner, *, preset: Preset = "default", v_floor: float = 1e-6, learn_every: int = 1
-    ) -> None:
+    def __init__(self, neighbors: Neighbors, learner: Learner, config: PredictConfig) -> None:
         """`neighbors` is shared with the scheduler. It learns in every `learn_every`-th round that reports; 0: the weights stay."""
-        self.neighbors, self.learner = neighbors, learner
-        self.preset, self.v_floor, self.learn_every = preset, v_floor, learn_every
-        self.heuristic = HeuristicPredictor("default", neighbors, v_floor=v_floor)
+        self.neighbors, self.learner, self.config = neighbors, learner, config
+        self.heuristic = HeuristicPredictor("default", neighbors, v_floor=config.v_floor)
         self._content = Content()
         self._last_step, self._rounds = -1, 0
         self._losses = {"learned": 0.0, "mixture": 0.0, "groups": 0.0}
 
+    @torch.no_grad()
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:
         """p and u of every task, corrected on the scale of log-odds: those of p by gate r_p; `u = p nu`, 4 nu by gate r_nu.
 
         With the gate at 0, p is the mixture's, exactly, and `nu = E[v | v > floor]` of recent groups. `parts` are the mixture's, and
-        `mixture_p`, `mixture_u` (before), `learned_p`, `learned_u` (after), `learned_gate` and `learned_correction` (gate r_p).
+        `mixture_p`, `mixture_nu` (before), `learned_p`, `learned_nu` (after), `learned_gate` and `learned_correction` (gate r_p).
         """
         self.learner.to(evidence.weight.device)
         mixture = self.heuristic.predict(graph, evidence, step)
         p, nu = mixture.p_informative, torch.full_like(mixture.p_informative, min(informative_variance(evidence), 0.25))
         nodes = torch.cat([source_inputs(evidence, slice(None)), context_inputs(graph, evidence, mixture), self._content(graph)], 1)
         r, variance = self._correction(nodes, evidence)
-        parts = {"mixture_p": p, "mixture_u": p * nu, "learned_correction": r[0], "learned_gate": torch.full_like(p, self.learner.gate)}
+        parts = {"mixture_p": p, "mixture_nu": nu, "learned_correction": r[0], "learned_gate": torch.full_like(p, self.learner.gate)}
         base = log_odds(torch.stack([p, 4 * nu, mixture.parts["estimate_mean"]], 1))
         p, nu = corrected(p, r[0]), corrected(4 * nu, r[1]) / 4
         prediction = Prediction(
@@ -67,10 +69,10 @@ class LearnedPredictor:
             predicted_variance=p * nu,
             p_informative=p,
             uncertainty=_uncertainty(mixture, p, variance),
-            parts={**mixture.parts, **parts, "learned_p": p, "learned_u": p * nu},
+            parts={**mixture.parts, **parts, "learned_p": p, "learned_nu": nu},
             keep=lambda tasks: kept(nodes, base, evidence, self.neighbors, tasks),
         )
-        return by_preset(prediction, self.preset)
+        return with_score(prediction, self.config)
 
     def _correction(self, nodes: Tensor, evidence: Evidence) -> tuple[Float[Tensor, "2 tasks"], Float[Tensor, " tasks"]]:
         """gate (r_p, r_nu), and the variance of the former; float64. Zeros where nothing was learned."""
@@ -99,7 +101,7 @@ class LearnedPredictor:
         self.heuristic.update(step, groups, before)
         seen = groups.observed
         before = before.at(seen.to(before.informativeness.device))
-        z, v, m = informative(groups.variance[seen], self.v_floor), groups.variance[seen], groups.mean[seen]
+        z, v, m = informative(groups.variance[seen], self.config.v_floor), groups.variance[seen], groups.mean[seen]
         if not len(z):
             return
         self._note(z, before)
@@ -107,7 +109,7 @@ class LearnedPredictor:
         if step <= self._last_step:
             return
         self._last_step, self._rounds = step, self._rounds + 1
-        if self.learn_every and self._rounds % self.learn_every == 0:
+        if self.config.learn_every and self._rounds % self.config.learn_every == 0:
             self.learner.learn()
 
     def _note(self, z: Tensor, before: Prediction) -> None:
@@ -146,24 +148,28 @@ class EnsemblePredictor:
     def __init__(self, learned: LearnedPredictor) -> None:
         self.learned = learned
         self.experts = ExpertWeights(len(PRIORS) * len(STRENGTHS) + 1)
+        self.spreads = ExpertWeights(len(SPREADS))
 
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:
-        """`p = (1 - w) p_mixture + w p_learned`, u alike, w the weight of the thirteenth expert; its part is `learned_weight`.
+        """`p = (1 - w) p_mixture + w p_learned`, w the weight of the thirteenth expert, the part `learned_weight`; `u = p nu`, nu alike.
 
-        The twelve others, among themselves, have the weights of the mixture: theirs are the same likelihoods.
+        The twelve others, among themselves, have the weights of the mixture: theirs are the same likelihoods. nu = E[v | v > floor] has
+        weights of its own, from the likelihood of 4 v among informative groups.
         """
         prediction = self.learned.predict(graph, evidence, step)
-        parts, w = prediction.parts, float(self.experts.weights()[-1])
-        p, u = ((1 - w) * parts[f"mixture_{name}"] + w * parts[f"learned_{name}"] for name in ("p", "u"))
+        parts, w, w_nu = prediction.parts, float(self.experts.weights()[-1]), float(self.spreads.weights()[-1])
+        p = torch.lerp(parts["mixture_p"], parts["learned_p"], w)  # exactly either where both agree
+        u = p * torch.lerp(parts["mixture_nu"], parts["learned_nu"], w_nu)
         parts = {**parts, "learned_weight": torch.full_like(p, w)}
-        return by_preset(replace(prediction, p_informative=p, predicted_variance=u, parts=parts), self.learned.preset)
+        return with_score(replace(prediction, p_informative=p, predicted_variance=u, parts=parts), self.learned.config)
 
     def update(self, step: int, groups: GroupStatistics, before: Prediction) -> None:
-        """Score all thirteen, then let the network learn."""
+        """Score all thirteen, and both spreads, then let the network learn."""
         seen = groups.observed
         at = before.at(seen.to(before.informativeness.device))
-        said = torch.cat([self.learned.heuristic.experts_at(at), at.parts["learned_p"][None]])
-        self.experts.add(step, said, informative(groups.variance[seen], self.learned.v_floor))
+        z, v = informative(groups.variance[seen], self.learned.config.v_floor), groups.variance[seen]
+        self.experts.add(step, torch.cat([self.learned.heuristic.experts_at(at), at.parts["learned_p"][None]]), z)
+        self.spreads.add(step, torch.stack([4 * at.parts[name][z.to(at.informativeness.device)] for name in SPREADS]), 4 * v[z])
         self.learned.update(step, groups, before)
 
     def metrics(self) -> dict[str, float]:
@@ -171,22 +177,33 @@ class EnsemblePredictor:
         return self.learned.metrics() | {"envsched/learned/weight": float(self.experts.weights()[-1])}
 
     def state_dict(self) -> dict[str, Any]:
-        """Both."""
-        return {"learned": self.learned.state_dict(), "experts": self.experts.state_dict()}
+        """Both, and how they are weighed."""
+        weights = {"experts": self.experts.state_dict(), "spreads": self.spreads.state_dict()}
+        return {"learned": self.learned.state_dict(), **weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore both."""
         self.learned.load_state_dict(state["learned"])
         self.experts.load_state_dict(state["experts"])
+        self.spreads.load_state_dict(state["spreads"])
 
 
-def by_preset(prediction: Prediction, preset: Preset) -> Prediction:
-    """The same with its informativeness q: the rank of u in preset `paper`, p itself in `default`."""
-    match preset:
-        case "paper":
-            q = percentile_rank(prediction.predicted_variance)
-        case "default":
-            q = prediction.p_informative
+def with_score(prediction: Prediction, config: PredictConfig) -> Prediction:
+    """The same with its informativeness q.
+
+    Preset `paper`: the rank of u. Preset `default`: p, or where `predict.target` is the expected variance or standard deviation, that as a
+    share of the largest there is: `u / (1/4)`, `p sqrt(nu) / (1/2)` (ours).
+    """
+    p, u = prediction.p_informative, prediction.predicted_variance
+    match config.preset, config.target:
+        case "paper", _:
+            q = percentile_rank(u)
+        case _, "informative":
+            q = p
+        case _, "variance":
+            q = 4 * u
+        case _:
+            q = 2 * (p * u).sqrt()
     return replace(prediction, informativeness=q)
 
 

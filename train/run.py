@@ -19,6 +19,7 @@ from envsched_gnn.errors import ConfigError, GraphError
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.ledger import Ledger
+from envsched_gnn.models.make import predictor_of
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.policies import AnyPolicy, policy_of
@@ -127,6 +128,7 @@ def _scheduler(config: Config, pool: Pool, folder: Path, progress: Progress) -> 
         num_rollouts=config.rollout.num_rollouts,
         select=config.select,
         predict=config.predict,
+        predictor=predictor_of,
     )
     return policy.to(device_of(config.run.device))
 

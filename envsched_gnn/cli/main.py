@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from envsched_gnn.cli import compare, diagnose, doctor, graph, pool, replay, run, select, simulate, train
+from envsched_gnn.cli import compare, diagnose, doctor, fit, graph, pool, replay, run, select, simulate, train
 
 app = typer.Typer(
     name="envsched",
@@ -28,4 +28,5 @@ app.command("report")(run.report)
 app.command("compare")(compare.compare)
 app.command("simulate")(simulate.simulate)
 app.command("replay")(replay.replay)
+app.command("fit")(fit.fit)
 app.command("diagnose")(diagnose.diagnose)

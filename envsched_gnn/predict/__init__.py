@@ -30,6 +30,10 @@ class Predictor(Protocol):
         """
         ...
 
+    def metrics(self) -> dict[str, float]:
+        """Few figures for a logger, keys `envsched/...`."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to predict bit-equally; no task rows, so that a changed pool does not matter."""
         ...

@@ -141,6 +141,18 @@ class HeuristicPredictor:
         self.experts.load_state_dict(state["experts"])
 
 
+def heuristic_of(config: PredictConfig, neighbors: Neighbors) -> HeuristicPredictor:
+    """The heuristic with the settings of `[predict]`."""
+    return HeuristicPredictor(
+        config.preset,
+        neighbors,
+        v_floor=config.v_floor,
+        decline=config.decline,
+        reconstruction=config.reconstruction,
+        target=config.target,
+    )
+
+
 def shrunk_to_prior(evidence: Evidence, horizon: int, y: int, seen: Tensor, within: Tensor, cross: Tensor) -> Float[Tensor, " tasks"]:
     """`est_y`: shrinkage toward `prior_y = (rel_y^within + rel_y^cross) / 2` (paper)."""
     estimate = (within + cross).div_(2)

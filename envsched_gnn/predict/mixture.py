@@ -72,12 +72,13 @@ class ExpertWeights:
         self._experts = experts
         self._rounds: dict[int, Tensor] = {}
 
-    def add(self, step: int, probabilities: Float[Tensor, "experts n"], z: Bool[Tensor, " n"]) -> None:
-        """Add `sum_i log P_e(z_i)` of groups of a round, with the probabilities from before the round."""
+    def add(self, step: int, probabilities: Float[Tensor, "experts n"], z: Bool[Tensor, " n"] | Float[Tensor, " n"]) -> None:
+        """Add `sum_i z_i log p_ei + (1 - z_i) log(1 - p_ei)` of groups of a round, with the probabilities from before the round."""
         if z.numel() == 0:
             return
         p = probabilities.to("cpu", torch.float64).clamp(*CLIP)
-        loglik = torch.where(z.cpu(), p.log(), (1 - p).log()).sum(1)
+        z = z.to("cpu", torch.float64)
+        loglik = (z * p.log() + (1 - z) * (1 - p).log()).sum(1)
         self._rounds[step] = self._rounds[step] + loglik if step in self._rounds else loglik
 
     def weights(self) -> Float[Tensor, " experts"]:

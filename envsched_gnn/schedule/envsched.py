@@ -7,7 +7,7 @@ Does not know: formulas (scores, predict), the search for the best batch (greedy
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from envsched_gnn.config import PredictConfig, Preset, SelectConfig
+from envsched_gnn.errors import ConfigError
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import History
 from envsched_gnn.predict import Predictor, mixture
-from envsched_gnn.predict.heuristic import HeuristicPredictor
+from envsched_gnn.predict.heuristic import heuristic_of
 from envsched_gnn.records import Evidence, LoadReport, Prediction, RolloutGroup, Selection
 from envsched_gnn.schedule import state
 from envsched_gnn.schedule.book import Book, Request, check_pool, shadow_request
@@ -27,7 +28,7 @@ from envsched_gnn.schedule.explain import Explanation, explain
 from envsched_gnn.schedule.greedy import SCALE, Choice, GreedyPass, PhaseScore
 from envsched_gnn.schedule.groups import collect
 from envsched_gnn.schedule.keys import task_keys
-from envsched_gnn.schedule.metrics import book_metrics, expert_metrics
+from envsched_gnn.schedule.metrics import book_metrics
 from envsched_gnn.schedule.quarantine import Quarantine
 from envsched_gnn.schedule.quotas import Quotas, quotas_at
 from envsched_gnn.schedule.redundancy import Redundancy
@@ -43,6 +44,8 @@ MIN_INFORMATIVE_HALF_LIFE = 200.0
 """Steps; H = max(200, 5 N/B), so that a task is still known when it returns (ours)."""
 PENALTY_THRESHOLD: dict[Preset, float] = {"paper": 0.5, "default": 0.9}
 """On ToolWorld a tenth of all pairs across environments is above 0.63, a hundredth above 0.97: all but the same (ours)."""
+MakePredictor = Callable[[PredictConfig, "HeteroData", Neighbors, int], Predictor]
+"""(settings, graph, the scheduler's neighbours, seed) -> a predictor that shares them."""
 KIND = "envsched"
 FIELDS = (*state.BOOK_FIELDS, "history", "quarantine", "predictor")
 
@@ -60,14 +63,16 @@ class EnvSched:
         preset: Preset | None = None,
         select: SelectConfig | None = None,
         predict: PredictConfig | None = None,
-        predictor: Predictor | None = None,
+        predictor: Predictor | MakePredictor | None = None,
     ) -> None:
         """A scheduler that has seen nothing.
 
         `pool` is only checked against the graph. `batch_size` (64) and `preset` (`default`) override those of `select` and `predict`.
-        A `predictor` of your own replaces the preset's; it finds the observed neighbours in the edges of the graph it is handed.
+        A `predictor` of your own replaces the preset's; it finds the observed neighbours in the edges of the graph it is handed. Or give
+        what makes one from (settings, graph, neighbours, seed), as `models.make.predictor_of`: it then shares the scheduler's neighbours.
 
         Raises:
+            ConfigError: `predict.predictor` is a learned one, and nothing that makes it is given.
             GraphError: the graph was built from another pool, or holds an empty reward range.
         """
         if pool is not None:
@@ -78,11 +83,14 @@ class EnvSched:
         self.select_config = replace(select, batch_size=select.batch_size if batch_size is None else batch_size)
         predict = predict or PredictConfig()
         self.predict_config = replace(predict, preset=preset or predict.preset)
-        self._predictor_given = predictor is not None
+        if predictor is None and predict.predictor != "heuristic":
+            cure = "Give predictor=envsched_gnn.models.make.predictor_of, or leave predict.predictor out."
+            raise ConfigError(f"predict.predictor = {predict.predictor!r}: nothing that makes it is given. {cure}")
+        self._reads_edges = predictor is not None and hasattr(predictor, "predict")
         self._absent: dict[str, Any] = {}
         self._start(predictor)
 
-    def _start(self, predictor: Predictor | None) -> None:
+    def _start(self, predictor: Predictor | MakePredictor | None) -> None:
         """Nothing observed, nothing selected."""
         store, config = self.graph["task"], self.predict_config
         tasks = store.env_index.numel()
@@ -98,14 +106,12 @@ class EnvSched:
             power=mixture.POWERS.get(config.target),
             device=store.env_index.device,
         )
-        self.predictor: Predictor = predictor or HeuristicPredictor(
-            config.preset,
-            self.neighbors,
-            v_floor=config.v_floor,
-            decline=config.decline,
-            reconstruction=config.reconstruction,
-            target=config.target,
-        )
+        self.predictor: Predictor
+        if predictor is None:
+            self.predictor = heuristic_of(config, self.neighbors)
+        else:
+            given: Any = predictor
+            self.predictor = given if self._reads_edges else given(config, self.graph, self.neighbors, self.seed)
         threshold = self.select_config.penalty_threshold
         threshold = PENALTY_THRESHOLD[self.preset] if threshold is None else threshold
         self.redundancy = Redundancy(self.graph, weight=self.select_config.penalty, threshold=threshold)
@@ -154,7 +160,7 @@ class EnvSched:
     def predicted(self, step: int) -> tuple[Evidence, Prediction]:
         """What is known before `step`, and what that predicts."""
         evidence = self.history.evidence(step)
-        if self._predictor_given:
+        if self._reads_edges:
             self.neighbors.fill(self.graph)
         return evidence, self.predictor.predict(self.graph, evidence, step)
 
@@ -290,9 +296,7 @@ class EnvSched:
         figures = book_metrics(self.book)
         figures["envsched/observed_tasks"] = float(len(self.neighbors.observed))
         figures["envsched/quarantined"] = float(len(self.quarantine.active(len(self.book.exposure.rounds))))
-        if isinstance(self.predictor, HeuristicPredictor):
-            figures |= expert_metrics(self.predictor.experts.weights())
-        return figures
+        return figures | self.predictor.metrics()
 
     def problems(self) -> tuple[str, ...]:
         """What was wrong with reports and requests, with the record at fault; the last 200."""

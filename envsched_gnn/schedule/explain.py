@@ -94,13 +94,16 @@ def explain(scheduler: EnvSched, row: int, step: int) -> Explanation:
     evidence, prediction = scheduler.predicted(step)
     cover, exploit = base_scores(scheduler, step, evidence, prediction)
     heuristic = scheduler.predictor if isinstance(scheduler.predictor, HeuristicPredictor) else None
-    preset = heuristic.preset if heuristic else "predictor"
+    learned = "learned_p" in prediction.parts
+    preset = heuristic.preset if heuristic else scheduler.predict_config.predictor if learned else "predictor"
     informative = preset != "paper"
     neighbors = {relation: _neighbors(scheduler, row, relation, evidence, informative) for relation in RELATIONS}
     value = prediction.predicted_variance if preset == "paper" else prediction.p_informative
     formulas: Steps
     terms: Steps
-    if heuristic is None:
+    if learned:
+        formulas, terms = _learned(row, prediction)
+    elif heuristic is None:
         formulas, terms = (), (("the predictor's own", float(value[row])),)
     elif heuristic.preset == "paper":
         formulas, terms = _paper(row, evidence, prediction, neighbors, heuristic)
@@ -219,6 +222,24 @@ def _default(row: int, evidence: Evidence, neighbors: Mapping[Relation, tuple[Ne
         for (name, c), weight in zip(experts, weights, strict=True)
     )
     return formulas, terms
+
+
+def _learned(row: int, prediction: Prediction) -> tuple[Steps, Steps]:
+    """What the mixture says, what the network makes of it, and what each contributes."""
+    said = {name: float(part[row]) for name, part in prediction.parts.items() if part.dim() == 1}
+    p, mixed = float(prediction.p_informative[row]), said["mixture_p"]
+    gate = "gate = n / (n + 200), n groups learned from" if said["learned_gate"] else "gate: fewer than 50 groups, the graph prior alone"
+    formulas = [
+        ("mixture of the twelve experts", mixed),
+        (gate, said["learned_gate"]),
+        ("gate r, the network's correction of the log-odds", said["learned_correction"]),
+        ("learned = sigmoid(log-odds of the mixture + gate r)", said["learned_p"]),
+    ]
+    if "learned_weight" in said:
+        formulas.append(("weight of learned among thirteen experts", said["learned_weight"]))
+    if prediction.uncertainty is not None:
+        formulas.append(("uncertainty of P(informative)", float(prediction.uncertainty[row])))
+    return tuple(formulas), (("mixture", mixed), ("learned correction", p - mixed))
 
 
 def _caps(scheduler: EnvSched, row: int, step: int) -> dict[str, str]:

@@ -15,12 +15,8 @@ import torch
 
 from envsched_gnn.history import ZERO_VARIANCE
 from envsched_gnn.ops import percentile_rank
-from envsched_gnn.predict.mixture import PRIORS, STRENGTHS
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
     from envsched_gnn.schedule.book import Book
     from envsched_gnn.schedule.reports import Latest
 
@@ -48,13 +44,6 @@ def book_metrics(book: Book) -> dict[str, float]:
     figures |= {"rounds": len(book.exposure.rounds), "in_flight": sum(not entry.cancelled for entry in book.open.values())}
     figures |= _seen(book) | _batch(book) | _latest(book.latest)
     return {f"envsched/{name}": float(value) for name, value in figures.items()}
-
-
-def expert_metrics(weights: Float[Tensor, " experts"]) -> dict[str, float]:
-    """How the experts of preset `default` stand: the largest weight, and the shares of the priors."""
-    shares = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
-    figures = {f"envsched/expert/{name}": share for name, share in zip(PRIORS, shares, strict=True)}
-    return figures | {"envsched/expert/largest": float(weights.max())}
 
 
 def _seen(book: Book) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """What a scheduler says of every task at a step: both scores before penalties, and the columns of SCORES.csv.
 
 Knows: where the terms of a score come from, the names of the columns.
-Does not know: formulas (coverage), which tasks are picked.
+Does not know: formulas (coverage, acquisition), which tasks are picked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from envsched_gnn.records import Evidence, Prediction
 from envsched_gnn.schedule import coverage
+from envsched_gnn.schedule.acquisition import acquired
 
 if TYPE_CHECKING:
     from envsched_gnn.schedule.envsched import EnvSched
@@ -23,6 +24,7 @@ def base_scores(
 ) -> tuple[Tensor, Tensor]:
     """(coverage, exploitation) score of every task before penalties; `picked`: count the picks of this step too.
 
+    Exploitation ranks by what `select.acquisition` makes of the prediction.
     Preset `default` weighs coverage by q, a probability there: seldom seen tasks count as far as they may have variance.
     """
     book = scheduler.book
@@ -34,7 +36,8 @@ def base_scores(
     cover = coverage.coverage_score(env_term, coverage.task_term(count), pattern)
     if scheduler.preset == "default":
         cover.mul_(prediction.informativeness)
-    return cover, coverage.exploitation_score(prediction.informativeness, count)
+    worth = acquired(prediction, scheduler.select_config, scheduler.graph["task"].identity, scheduler.seed, step)
+    return cover, coverage.exploitation_score(worth, count)
 
 
 def columns(scheduler: EnvSched, step: int) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from envsched_gnn.eval.compare.arena import Arena
 from envsched_gnn.eval.compare.variants import Entry
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import GroupStatistics, History
+from envsched_gnn.models.make import predictor_of
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, Prediction
 from envsched_gnn.schedule.envsched import EnvSched
@@ -37,6 +38,7 @@ def policy_in(arena: Arena, entry: Entry, config: Config) -> AnyPolicy:
         num_rollouts=config.rollout.num_rollouts,
         select=config.select,
         predict=config.predict,
+        predictor=predictor_of,
     )
     if entry.variant is not None and entry.variant.recent is not None:
         assert isinstance(policy, EnvSched)

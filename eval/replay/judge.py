@@ -42,7 +42,7 @@ class Judgement:
 def judge(recorded: Recorded, names: Sequence[str]) -> Judgement:
     """Replay a ledger once for all predictors: they share history and neighbours, and see the same groups."""
     graph, v_floor = copy.copy(recorded.graph), recorded.config.predict.v_floor
-    history, neighbors = _history(recorded), Neighbors(graph)
+    history, neighbors = history_of(recorded), Neighbors(graph)
     predictors = {name: predictor_of(name, neighbors, v_floor, recorded) for name in names}
     said: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     steps, counts = torch.unique_consecutive(recorded.steps, return_counts=True)
@@ -71,7 +71,7 @@ def judge(recorded: Recorded, names: Sequence[str]) -> Judgement:
     )
 
 
-def _history(recorded: Recorded) -> History:
+def history_of(recorded: Recorded) -> History:
     """As a scheduler keeps it; B is the mean number of groups a step."""
     predict, tasks = recorded.config.predict, recorded.graph["task"].env_index.numel()
     batch = max(len(recorded.steps) / max(len(torch.unique(recorded.steps)), 1), 1.0)

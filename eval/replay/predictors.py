@@ -4,7 +4,8 @@ Knows: what each of them is made of, and that one which predicts a single target
 Does not know: ledgers, scores.
 
 `global_mean`, `own`, `within` and `cross` are the single sources of the method, each alone; `paper` and `mixture` are the two presets;
-`mixture_dense` is the mixture on embeddings.
+`mixture_dense` is the mixture on embeddings; `learned` corrects the mixture by a network, and `ensemble` weighs both by how well they
+predicted.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from jaxtyping import Float
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from envsched_gnn.config import PredictConfig
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.eval.replay import dense
-from envsched_gnn.graph.neighbors import Neighbors, Relation
+from envsched_gnn.graph.neighbors import RELATIONS, Neighbors, Relation
 from envsched_gnn.history import GroupStatistics
+from envsched_gnn.models.learner import Learner
+from envsched_gnn.models.predictor import EnsemblePredictor, LearnedPredictor
 from envsched_gnn.ops import percentile_rank
 from envsched_gnn.predict import mixture, paper
 from envsched_gnn.predict.heuristic import HeuristicPredictor
+from envsched_gnn.predict.mixture import informative_variance
 from envsched_gnn.predict.propagate import relation_estimate, shrink
 from envsched_gnn.records import Evidence, Prediction
 
 if TYPE_CHECKING:
     from envsched_gnn.eval.replay.recorded import Recorded
 
-NAMES = ("global_mean", "own", "within", "cross", "paper", "mixture")
+NAMES = ("global_mean", "own", "within", "cross", "paper", "mixture", "learned", "ensemble")
 """In the order of tables; they need nothing but the ledger and its graph."""
 ALL_NAMES = (*NAMES, dense.NAME)
 """With the one that needs embeddings of the pool's texts."""
@@ -72,11 +77,21 @@ def predictor_of(name: str, neighbors: Neighbors, v_floor: float, recorded: Reco
             return ByVariance(HeuristicPredictor("paper", neighbors, v_floor=v_floor))
         case "mixture":
             return ByProbability(HeuristicPredictor("default", neighbors, v_floor=v_floor))
+        case "learned":
+            return untrained(neighbors, v_floor)
+        case "ensemble":
+            return EnsemblePredictor(untrained(neighbors, v_floor))
         case dense.NAME if recorded is not None:
             return ByProbability(dense.dense_mixture(recorded, neighbors))
     near = difflib.get_close_matches(name, ALL_NAMES, n=1)
     cure = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(ALL_NAMES)}."
     raise ConfigError(f"predictor {name!r}: no such predictor. {cure}")
+
+
+def untrained(neighbors: Neighbors, v_floor: float) -> LearnedPredictor:
+    """The network, which learns from the ledger alone, step by step after having predicted it."""
+    within_k, cross_k = (neighbors.lists(relation).similarity.shape[1] for relation in RELATIONS)
+    return LearnedPredictor(neighbors, Learner(within_k, cross_k), PredictConfig(v_floor=v_floor))
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -166,8 +181,3 @@ class ByProbability:
     def update(self, step: int, groups: GroupStatistics, before: Prediction) -> None:
         """Its own."""
         self.predictor.update(step, groups, before)
-
-
-def informative_variance(evidence: Evidence) -> float:
-    """`E[v | v > floor] = ref_v / l`, both with half-life 8: groups below the floor add next to nothing to ref_v. 0 where l is 0."""
-    return float(evidence.reference[0, 0]) / evidence.informative_level if evidence.informative_level > 0 else 0.0

@@ -12,6 +12,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.headline.oracle import REFRESH, Oracle
+from envsched_gnn.models.make import predictor_of
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.policies import AnyPolicy, policy_of
 
@@ -39,4 +40,5 @@ def scheduler_of(config: Config, pool: Pool, graph: HeteroData) -> AnyPolicy:
         num_rollouts=num_rollouts,
         select=select,
         predict=config.predict,
+        predictor=predictor_of,
     )

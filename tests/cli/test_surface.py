@@ -20,6 +20,7 @@ SURFACE = {
     "diagnose": {"LEDGER", "--pool", "--graph", "--permutations", "--seed", "-s", "--set", "-o", "--out", "--json"},
     "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},
     "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},
+    "fit": {"LEDGER...", "-o", "--out", "--split", "--seed", "--pool", "--graph", "-s", "--set", "--json"},
     "graph build": {"pool", "-o", "--out", "--similarity", "--embedding", "--device", "-s", "--set"},
     "graph export": {"graph", "-o", "--out"},
     "pool audit": {"POOL", "--repeats", "--workers", "-s", "--set", "--json"},

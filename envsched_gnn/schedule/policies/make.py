@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from envsched_gnn.config import PredictConfig, SelectConfig
+from envsched_gnn.config import PredictConfig, Preset, SelectConfig
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.policy_facts import unknown
 from envsched_gnn.pool.shuffle import shown_rows
-from envsched_gnn.schedule.envsched import EnvSched
+from envsched_gnn.schedule.envsched import EnvSched, MakePredictor
 from envsched_gnn.schedule.policies.bots import Bots
 from envsched_gnn.schedule.policies.dapo import Dapo
 from envsched_gnn.schedule.policies.dots import Dots
@@ -55,6 +55,7 @@ def policy_of(
     embedding: Float[Tensor, "tasks d"] | None = None,
     select: SelectConfig | None = None,
     predict: PredictConfig | None = None,
+    predictor: MakePredictor | None = None,
 ) -> AnyPolicy:
     """A policy that has seen nothing.
 
@@ -63,18 +64,23 @@ def policy_of(
         num_rollouts: K, rollouts of a training group.
         embedding: a vector a task, in the order of the graph, of any length.
         select, predict: of `envsched` and `paper` alone; `batch_size` and the preset override them.
+        predictor: what makes the predictor that `predict.predictor` names; not needed for `heuristic`.
 
     Raises:
         ConfigError: no such policy; or vectors are needed and there is no pool; or `oracle`, which needs an engine.
         GraphError: the graph was built from another pool, or holds an empty reward range.
     """
+
+    def scheduler(preset: Preset) -> EnvSched:
+        return EnvSched(pool, graph, batch_size=batch_size, seed=seed, preset=preset, select=select, predict=predict, predictor=predictor)
+
     match name:
         case "uniform":
             return Uniform(pool, graph, batch_size=batch_size, seed=seed)
         case "envsched":
-            return EnvSched(pool, graph, batch_size=batch_size, seed=seed, preset="default", select=select, predict=predict)
+            return scheduler("default")
         case "paper":
-            return EnvSched(pool, graph, batch_size=batch_size, seed=seed, preset="paper", select=select, predict=predict)
+            return scheduler("paper")
         case "oracle":
             raise ConfigError("policy 'oracle': expected one that needs no engine. Take it in envsched compare, which plays for it.")
         case _:
