@@ -16,11 +16,11 @@ pool.bfcl_graded pool.environment_rule pool.path pool.taught_share
 pool.toolworld.cluster_environment pool.toolworld.cluster_pattern pool.toolworld.depth pool.toolworld.environments
 pool.toolworld.held_out_environments pool.toolworld.held_out_tasks pool.toolworld.impossible pool.toolworld.max_operations
 pool.toolworld.min_operations pool.toolworld.reward pool.toolworld.seed pool.toolworld.tasks pool.toolworld.trivial
-predict.decline predict.half_life_long predict.half_life_short predict.preset predict.reconstruction predict.target
-predict.v_floor
+predict.decline predict.half_life_long predict.half_life_short predict.learn_every predict.predictor predict.preset
+predict.reconstruction predict.target predict.v_floor predict.weights
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
-select.batch_size select.consecutive select.coverage_share select.penalty select.quarantine_after
+select.acquisition select.acquisition_bonus select.batch_size select.consecutive select.coverage_share select.penalty select.quarantine_after
 simulate.checks simulate.cluster_environment simulate.cluster_pattern simulate.drift simulate.environment_share
 simulate.environment_skills simulate.environments simulate.gain_environment simulate.gain_own simulate.gain_pattern
 simulate.held_out_environments simulate.held_out_tasks simulate.impossible simulate.operations simulate.pattern_share
