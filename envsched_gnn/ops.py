@@ -43,6 +43,11 @@ def _segment_sum_sorted(values: Tensor, index: Tensor, size: int) -> Tensor:
     return reduced.t().reshape(*values.shape[:-1], size)
 
 
+def ascending_row_sum(values: Float[Tensor, "L columns"], index: Int[Tensor, " L"], size: int) -> Float[Tensor, "size columns"]:
+    """`out[s] = sum of rows values[l] over l with index[l] == s`, where `index` ascends; deterministic on every device, differentiable."""
+    return torch.segment_reduce(values, "sum", lengths=torch.bincount(index, minlength=size), axis=0, unsafe=True)
+
+
 def percentile_rank(x: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     """`pr = (average rank - 0.5) / N` of round(x * 2^32); ties share their average rank (paper; integers ours)."""
     key = (x * RANK_SCALE).round_().to(torch.int64)

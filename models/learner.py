@@ -43,6 +43,7 @@ class Learner:
         self.memory = Memory(within_k + cross_k, capacity=capacity)
         self.precision = torch.eye(self.network.head.in_features)
         """Of the belief about the last layer's weights for p: `1 + sum_i p_i (1 - p_i) phi_i phi_i^T` over what is remembered (Laplace)."""
+        self._root = self.precision
         self.trained = 0
         """n: groups that the weights have been learned from."""
         self.fresh = 0
@@ -92,12 +93,16 @@ class Learner:
         phi = self.network.representation(groups.nodes, groups.neighborhood(self.within_k))
         p = torch.sigmoid(groups.base[:, 0] + self.network.head(phi)[:, 0])
         weighted = phi * (p * (1 - p))[:, None]
-        self.precision = torch.eye(phi.shape[1], device=phi.device) + phi.T @ weighted
+        self._believe(torch.eye(phi.shape[1], device=phi.device) + phi.T @ weighted)
 
     def doubt(self, phi: Float[Tensor, "n width"]) -> Float[Tensor, " n"]:
         """Variance of the correction of p: `phi^T precision^-1 phi`."""
-        half = torch.linalg.inv(torch.linalg.cholesky(self.precision.double()))
-        return (phi @ half.T.to(phi.dtype)).square_().sum(1)
+        return (phi @ self._root).square_().sum(1)
+
+    def _believe(self, precision: Float[Tensor, "width width"]) -> None:
+        """Take over a precision, and a root of its inverse: `root root^T = precision^-1`."""
+        self.precision = precision.to(self.precision.device).clone()
+        self._root = torch.linalg.inv(torch.linalg.cholesky(self.precision.double())).T.to(self.precision.dtype).contiguous()
 
     def to(self, device: torch.device) -> None:
         """Move everything, where it is not there yet."""
@@ -105,7 +110,7 @@ class Learner:
             return
         self.network.to(device)
         self.memory.to(device)
-        self.precision = self.precision.to(device)
+        self.precision, self._root = self.precision.to(device), self._root.to(device)
         self.optimizer.load_state_dict(self.optimizer.state_dict())  # it moves its own state to where the weights are
 
     def weights(self) -> dict[str, Any]:
@@ -116,7 +121,7 @@ class Learner:
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Start from weights; the optimiser starts anew."""
         self.network.load_state_dict(state["network"])
-        self.precision = state["precision"].to(self.precision.device).clone()
+        self._believe(state["precision"])
         self.trained = int(state["trained"])
 
     def state_dict(self) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from torch_geometric.nn import MessagePassing
 
 from envsched_gnn.graph.neighbors import RELATIONS, Relation
 from envsched_gnn.models.features import CONTENT, CONTEXT, SOURCE, WEIGHTS
-from envsched_gnn.ops import segment_sum
+from envsched_gnn.ops import ascending_row_sum
 
 MESSAGE = 16
 """Channels of a relation's message (ours)."""
+HEADS = 4
+"""Gates of an edge; each lets its own share of the channels pass (ours)."""
 GATE = 8
 """Hidden units of a gate (ours)."""
 HIDDEN = 32
@@ -44,7 +46,7 @@ class Neighborhood:
     source: Float[Tensor, "slots source"]
     """SOURCE columns of the neighbours."""
     edge_index: Mapping[Relation, Int[Tensor, "2 edges"]]
-    """Row 0: slot of the neighbour j; row 1: list i that it stands in."""
+    """Row 0: slot of the neighbour j; row 1: list i that it stands in, ascending."""
     similarity: Mapping[Relation, Float[Tensor, " edges"]]
     """s_ij."""
     lists: Mapping[Relation, int]
@@ -56,13 +58,13 @@ class Neighborhood:
 class GatedConv(MessagePassing):
     """`h_i = sum_j g_ij W x_j / (sum_j g_ij + 1)`, `g_ij = sigmoid(MLP(s_ij, a_ij / (a_ij + 1)))`, with evidence `a_ij = s_ij W_j` (ours).
 
-    Without neighbours h_i = 0.
+    A gate a head, each with its own channels. Without neighbours h_i = 0.
     """
 
     def __init__(self) -> None:
         super().__init__(aggr="sum")
         self.value = nn.Linear(len(SOURCE), MESSAGE)
-        self.gate = nn.Sequential(nn.Linear(1 + len(EVIDENCE), GATE), nn.SiLU(), nn.Linear(GATE, MESSAGE))
+        self.gate = nn.Sequential(nn.Linear(1 + len(EVIDENCE), GATE), nn.SiLU(), nn.Linear(GATE, HEADS))
 
     def forward(
         self, x: tuple[Tensor, None], edge_index: Tensor, similarity: Tensor, size: tuple[int, int]
@@ -70,19 +72,19 @@ class GatedConv(MessagePassing):
         """h [lists, MESSAGE] of every list of neighbours; `x` = (SOURCE columns of the neighbours, None)."""
         weight = torch.expm1(x[0][:, EVIDENCE])
         out = self.propagate(edge_index, size=size, value=(self.value(x[0]), None), weight=(weight, None), similarity=similarity)
-        total, gates = out.split(MESSAGE, 1)
-        return total / (gates + 1)
+        total, gates = out.split([MESSAGE, HEADS], 1)
+        return (total.unflatten(1, (HEADS, -1)) / (gates + 1)[:, :, None]).flatten(1)
 
     def message(self, value_j: Tensor, weight_j: Tensor, similarity: Tensor) -> Float[Tensor, "edges channels"]:
         """(g_ij W x_j, g_ij) of every edge."""
         a = similarity[:, None] * weight_j
         g = torch.sigmoid(self.gate(torch.cat([similarity[:, None], a / (a + 1)], 1)))
-        return torch.cat([g * value_j, g], 1)
+        return torch.cat([(value_j.unflatten(1, (HEADS, -1)) * g[:, :, None]).flatten(1), g], 1)
 
     def aggregate(self, inputs: Tensor, index: Tensor, ptr: Tensor | None = None, dim_size: int | None = None) -> Tensor:
         """A sum that is the same on every run, on a GPU too."""
         assert dim_size is not None
-        return segment_sum(inputs.T, index, dim_size).T
+        return ascending_row_sum(inputs, index, dim_size)
 
 
 class Propagation(nn.Module):

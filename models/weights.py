@@ -76,6 +76,8 @@ def _read(path: Path) -> dict[str, Any]:
     shapes = {name: tensor.shape for name, tensor in Propagation().state_dict().items()}
     if not isinstance(network, dict) or {n: t.shape for n, t in network.items() if isinstance(t, Tensor)} != shapes:
         raise CheckpointError(f"{path}: damaged: its tensors are not those of the network. {cure}")
-    if not isinstance(content.get("precision"), Tensor) or not isinstance(content.get("trained"), int):
-        raise CheckpointError(f"{path}: damaged: no precision, or no number of groups. {cure}")
+    kinds = {"precision": Tensor, "trained": int, "inputs": dict}
+    missing = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
+    if missing:
+        raise CheckpointError(f"{path}: damaged: no {missing[0]}. {cure}")
     return content

@@ -38,7 +38,7 @@ from envsched_gnn.models.weights import description, save_weights
 from envsched_gnn.predict.mixture import CLIP
 
 Split = Literal["time", "environment"]
-EPOCHS = 20
+EPOCHS = 10
 """Times that every group is seen (ours)."""
 LATE = 1 / 3
 """Share of a ledger's steps that split `time` leaves out (ours)."""
