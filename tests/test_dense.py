@@ -421,18 +421,18 @@ def world() -> Pool:
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_scheduling_on_a_dense_graph_of_toolworld(world: Pool, preset: str) -> None:
-    check_scheduler(world, kept_graph(world, Config(graph=GraphConfig(similarity="dense"))), preset)
+    graph = kept_graph(world, Config(graph=GraphConfig(similarity="dense")))
+    check_scheduler(world, graph, preset)
+    # Tasks of an environment say more alike than tasks of two.
+    products = (graph["task"].embedding @ graph["task"].embedding.T).numpy()
+    same = world.env_index[:, None] == world.env_index[None, :]
+    assert products[same & ~np.eye(40, dtype=bool)].mean() > products[~same].mean() + 0.1
 
 
 @pytest.mark.data
-def test_scheduling_on_a_dense_graph_of_real_environments(data_dir: Path) -> None:
+def test_scheduling_on_a_dense_graph_of_real_environments(data_dir: Path, tiny: str) -> None:
     pool = load_pool(PoolConfig(path=str(data_dir / "envscaler")))
-    graph = build_graph(pool, similarity="dense")
-    check_scheduler(pool, graph, "default")
-    # Tasks of an environment say more alike than tasks of two.
-    products = (graph["task"].embedding @ graph["task"].embedding.T).numpy()
-    same = pool.env_index[:, None] == pool.env_index[None, :]
-    assert products[same & ~np.eye(87, dtype=bool)].mean() > products[~same].mean() + 0.1
+    check_scheduler(pool, build_graph(pool, similarity="dense", embedding=tiny), "default")
 
 
 def test_the_mixture_on_embeddings(world: Pool) -> None:
