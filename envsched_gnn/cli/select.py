@@ -53,9 +53,21 @@ class Preset(StrEnum):
     default = "default"
 
 
+class Predictor(StrEnum):
+    """Who predicts."""
+
+    heuristic = "heuristic"
+    learned = "learned"
+    ensemble = "ensemble"
+
+
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.pt", help="A graph written by `graph build`.")]
 HistoryFile = Annotated[Path | None, typer.Option("--history", metavar="ROLLOUTS.jsonl", help="Rollouts so far, one group a line.")]
 PresetOption = Annotated[Preset, typer.Option("--preset", help="How relation estimates become a score.")]
+PredictorOption = Annotated[
+    Predictor, typer.Option("--predictor", help="The preset's own predictor, or one that learns from the history as it replays.")
+]
+Weights = Annotated[Path | None, typer.Option("--weights", metavar="FILE", help="Of `envsched fit`, to start a learned predictor from.")]
 Step = Annotated[
     int | None, typer.Option("--step", min=0, max=MAX_STEP, help="The step to select for; default: the one after the last in the history.")
 ]
@@ -68,6 +80,8 @@ def select(
     graph: GraphFile,
     history: HistoryFile = None,
     preset: PresetOption = Preset.paper,
+    predictor: PredictorOption = Predictor.heuristic,
+    weights: Weights = None,
     step: Step = None,
     batch_size: BatchSize = 64,
     seed: Seed = 0,
@@ -75,7 +89,7 @@ def select(
     json: Json = False,
 ) -> None:
     """Pick the next batch: which tasks to roll out at this step."""
-    scheduler, at = _replayed(graph, history, preset, step, batch_size, seed)
+    scheduler, at = _replayed(graph, history, preset, (predictor, weights), step, batch_size, seed)
     columns = {name: values.tolist() for name, values in scheduler.scores(at).items()} if scores else {}
     selection = scheduler.select(at)
     if scores:
@@ -97,13 +111,15 @@ def explain(
     task: Annotated[str, typer.Option("--task", metavar="ENV/TASK", help="The task to explain.")],
     history: HistoryFile = None,
     preset: PresetOption = Preset.paper,
+    predictor: PredictorOption = Predictor.heuristic,
+    weights: Weights = None,
     step: Step = None,
     batch_size: BatchSize = 64,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Why a task has the score it has: its own history, its neighbours in each relation, the quotas that apply."""
-    scheduler, at = _replayed(graph, history, preset, step, batch_size, seed)
+    scheduler, at = _replayed(graph, history, preset, (predictor, weights), step, batch_size, seed)
     explanation = scheduler.explain(task, at)
     if json:
         show_json(without_nan(explanation.to_dict()))
@@ -111,16 +127,27 @@ def explain(
         show(str(explanation))
 
 
-def _replayed(graph: Path, history: Path | None, preset: Preset, step: int | None, batch_size: int, seed: int) -> tuple[EnvSched, int]:
+def _replayed(
+    graph: Path,
+    history: Path | None,
+    preset: Preset,
+    prediction: tuple[Predictor, Path | None],
+    step: int | None,
+    batch_size: int,
+    seed: int,
+) -> tuple[EnvSched, int]:
     """A scheduler that has seen the history up to the step, and the step."""
+    from envsched_gnn.config import PredictConfig
     from envsched_gnn.graph.io import load_graph
+    from envsched_gnn.models.make import predictor_of
     from envsched_gnn.schedule.envsched import EnvSched
     from envsched_gnn.schedule.replay import next_step, read_history, replay
 
     groups = read_history(history) if history is not None else []
     loaded = load_graph(graph)
     at = next_step(groups) if step is None else step
-    scheduler = EnvSched(None, loaded, batch_size=batch_size, seed=seed, preset=preset.value)
+    predict = PredictConfig(preset=preset.value, predictor=prediction[0].value, weights=str(prediction[1] or ""))
+    scheduler = EnvSched(None, loaded, batch_size=batch_size, seed=seed, predict=predict, predictor=predictor_of)
     with _collected() as problems:
         report = replay(scheduler, groups, at)
     if report.unknown:

@@ -291,3 +291,19 @@ def test_scores_that_cannot_be_written(graph: Path, tmp_path: Path) -> None:
     result = invoke("select", graph, "--scores", tmp_path / "none" / "scores.csv")
     assert result.exit_code == 1
     assert "cannot be written" in result.stderr
+
+
+def test_a_learned_predictor_learns_from_the_history_and_explains_itself(graph: Path, tmp_path: Path) -> None:
+    lines = [line(step, e, t, [0.0, float((e + t) % 2)]) for step in range(4) for e in range(4) for t in range(5)]
+    history = written(tmp_path / "h.jsonl", lines)
+    plain, learned = (
+        selected(graph, "--history", history, "--preset", "default", "--predictor", name) for name in ("heuristic", "learned")
+    )
+    assert [pick["score"] for pick in plain["picks"]] != [pick["score"] for pick in learned["picks"]]
+    explained = invoke("explain", graph, "--history", history, "--task", "s0/t1", "--predictor", "ensemble").stdout
+    assert "gate = n / (n + 200), n groups learned from" in explained
+    assert "weight of learned among thirteen experts" in explained
+    few = invoke("explain", graph, "--task", "s0/t1", "--predictor", "learned").stdout
+    assert "fewer than 50 groups, the graph prior alone" in few
+    missing = invoke("select", graph, "--predictor", "learned", "--weights", tmp_path / "none.pt")
+    assert (missing.exit_code, "none.pt: no such file. Write one with `envsched fit" in missing.stderr) == (1, True)

@@ -19,7 +19,7 @@ SURFACE = {
     },
     "diagnose": {"LEDGER", "--pool", "--graph", "--permutations", "--seed", "-s", "--set", "-o", "--out", "--json"},
     "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},
-    "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--step", "--batch-size", "--seed", "--json"},
+    "explain": {"GRAPH.pt", "--task", "--history", "--preset", "--predictor", "--weights", "--step", "--batch-size", "--seed", "--json"},
     "fit": {"LEDGER...", "-o", "--out", "--split", "--seed", "--pool", "--graph", "-s", "--set", "--json"},
     "graph build": {"pool", "-o", "--out", "--similarity", "--embedding", "--device", "-s", "--set"},
     "graph export": {"graph", "-o", "--out"},
@@ -32,7 +32,7 @@ SURFACE = {
     "run": {"-c", "--config", "-s", "--set"},
     "simulate": {"-c", "--config", "--policy", "--environments", "--tasks", "--steps", "--seed", "-s", "--set", "--json"},
     "train": {"-c", "--config", "--select", "-s", "--set"},
-    "select": {"GRAPH.pt", "--history", "--preset", "--step", "--batch-size", "--seed", "--scores", "--json"},
+    "select": {"GRAPH.pt", "--history", "--preset", "--predictor", "--weights", "--step", "--batch-size", "--seed", "--scores", "--json"},
 }
 HEAVY = {"torch", "torch_geometric", "scipy", "sklearn", "matplotlib", "pandas", "pyarrow", "transformers", "trl", "datasets", "accelerate"}
 

@@ -195,8 +195,8 @@ def test_rows_and_what_is_said_of_the_ledger(folder: Path) -> None:
     assert [(row["target"], row["predictor"]) for row in result["rows"][:3]] == [
         ("variance", "global_mean"), ("informative", "global_mean"), ("variance", "own"),
     ]  # fmt: skip
-    assert len(result["rows"]) == 12
-    assert len(result["differences"]) == 30
+    assert len(result["rows"]) == 16
+    assert len(result["differences"]) == 56
     assert (result["uniform"], result["policy"], result["kind"], result["judged"], result["steps"]) == (True, "uniform", "real", 64, 8)
     row = next(row for row in result["rows"] if (row["target"], row["predictor"]) == ("informative", "mixture"))
     needed = {"ledger", "kind", "target", "predictor", "spearman", "spearman_low", "spearman_high", "mae", "precision_at_batch"}
