@@ -164,6 +164,8 @@ class SelectConfig:
     """Weight of the redundancy penalty (ours)."""
     penalty_threshold: float | None = None
     """Similarity below which there is no penalty; None: 0.5 in preset `paper`, 0.9 in `default` (ours)."""
+    exposure_scale: float = 16.0
+    """Selections of a task after which its exploitation score has fallen to 0.71 (paper). Smaller: more different tasks, less sure ones."""
     per_round: int | None = None
     """Tasks an environment a round; None: max(1, ceil(4 (B/64)(51/M))), 4 in the paper's setting."""
     rolling: int | None = None
@@ -184,6 +186,8 @@ class SelectConfig:
         require(
             0 <= self.penalty <= MAX_PENALTY, "select.penalty", self.penalty, f"a weight from 0 to {MAX_PENALTY:g}; scores are at most 1"
         )
+        scale = self.exposure_scale
+        require(0 < scale < math.inf, "select.exposure_scale", scale, "a positive number of selections; 16 in the paper")
         threshold = self.penalty_threshold
         require(threshold is None or 0 <= threshold <= 1, "select.penalty_threshold", threshold, "a similarity from 0 to 1")
         for name in ("per_round", "rolling"):

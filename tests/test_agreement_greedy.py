@@ -50,7 +50,7 @@ def both(seed, tasks, environments, per_round, rolling, penalty, share, batch_si
     covered = min(round(share * batch_size), sum(eligible))
     phases = [
         greedy.PhaseScore(phase="coverage", base=cover, count=covered, spread=True),
-        greedy.PhaseScore(phase="exploitation", base=coverage.exploitation_score(q, count), count=min(batch_size, sum(eligible)) - covered),
+        greedy.PhaseScore(phase="exploitation", base=coverage.exploitation_score(q, count, 16.0), count=min(batch_size, sum(eligible)) - covered),
     ]
     fast = greedy.GreedyPass(
         phases,

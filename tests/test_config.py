@@ -20,7 +20,7 @@ predict.decline predict.half_life_long predict.half_life_short predict.learn_eve
 predict.reconstruction predict.target predict.v_floor predict.weights
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
-select.acquisition select.acquisition_bonus select.batch_size select.consecutive select.coverage_share select.penalty select.quarantine_after
+select.acquisition select.acquisition_bonus select.batch_size select.consecutive select.coverage_share select.exposure_scale select.penalty select.quarantine_after
 simulate.checks simulate.cluster_environment simulate.cluster_pattern simulate.drift simulate.environment_share
 simulate.environment_skills simulate.environments simulate.gain_environment simulate.gain_own simulate.gain_pattern
 simulate.held_out_environments simulate.held_out_tasks simulate.impossible simulate.operations simulate.pattern_share
@@ -75,6 +75,7 @@ def test_a_file_then_overrides(tmp_path: Path) -> None:
         (["run.name=.."], "expected the name of one folder"),
         (["run.name=a/b"], "run.name = 'a/b': expected the name of one folder; its parent is run.folder"),
         (['run.name="a\\nb"'], "expected the name of one folder"),
+        (["select.exposure_scale=0"], r"select\.exposure_scale = 0\.0: expected a positive number of selections"),
         (["select.penalty=inf"], r"select\.penalty = inf: expected a weight from 0 to 1000"),
         (["select.penalty_threshold=nan"], "a similarity from 0 to 1"),
         (["rollout.skill_gain=inf"], "skill_gain = inf: expected a number from 0"),

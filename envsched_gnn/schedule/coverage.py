@@ -13,8 +13,6 @@ from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.ops import weighted_gather
 from envsched_gnn.records import Evidence, Prediction
 
-EXPOSURE_SCALE = 16.0
-"""Selections after which the exploitation score has fallen to 0.71 (paper)."""
 PATTERN_STRENGTH = 2.0
 """Evidence at which the pattern term has fallen to one half; the strength of the paper's propagation (ours)."""
 
@@ -53,6 +51,6 @@ def coverage_score(env_term: Float[Tensor, " tasks"], task_term: Float[Tensor, "
     return (env_term + task_term).add_(pattern_term).div_(3)
 
 
-def exploitation_score(q: Float[Tensor, " tasks"], c: Int[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
-    """q_i (1 + c_i / 16)^(-1/2) (paper)."""
-    return c.double().div_(EXPOSURE_SCALE).add_(1).rsqrt_().mul_(q)
+def exploitation_score(q: Float[Tensor, " tasks"], c: Int[Tensor, " tasks"], scale: float) -> Float[Tensor, " tasks"]:
+    """q_i (1 + c_i / scale)^(-1/2), scale = 16 (paper)."""
+    return c.double().div_(scale).add_(1).rsqrt_().mul_(q)

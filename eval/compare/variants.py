@@ -50,6 +50,11 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     Variant(name="rho_0", asks="no coverage picks", settings=("select.coverage_share=0.0",)),
     Variant(name="rho_1", asks="coverage picks alone", settings=("select.coverage_share=1.0",)),
+    Variant(
+        name="exposure_1",
+        asks="a task's exploitation score falls to 0.71 with its first selection, not with its 16th",
+        settings=("select.exposure_scale=1.0",),
+    ),
     *(_neighbours(within, cross) for within, cross in ((3, 12), (12, 12), (6, 6), (6, 24))),
     Variant(name="no_decline", asks="no term for a recent decline", settings=("predict.decline=0.0",), of=("paper",)),
     Variant(
