@@ -34,7 +34,17 @@ def test_the_list_is_for_people_too():
     policies, variants = done.stdout.split("\n\n")
     assert [line.split(":")[0] for line in policies.splitlines() if not line.startswith(" ")] == NAMES
     assert [line.split(":")[0].strip() for line in variants.splitlines()[1:]] == [
-        *("within_only", "cross_only", "rho_0", "rho_1", "neighbours_3_12", "neighbours_12_12", "neighbours_6_6", "neighbours_6_24"),
+        *(
+            "within_only",
+            "cross_only",
+            "rho_0",
+            "rho_1",
+            "exposure_1",
+            "neighbours_3_12",
+            "neighbours_12_12",
+            "neighbours_6_6",
+            "neighbours_6_24",
+        ),
         *(
             "no_decline",
             "no_reconstruction",
