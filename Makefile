@@ -12,7 +12,7 @@ PROCESSES ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test test-slow test-vllm lint speed clean
+.PHONY: setup demo test test-slow test-vllm test-cuda lint speed clean
 
 setup: $(VENV)/.ready
 
@@ -52,6 +52,11 @@ $(VLLM_VENV)/.ready: pyproject.toml
 # Warnings of vLLM and what it brings are not held against us. SmolLM2 takes minutes: make test-vllm VLLM_TESTS=slow
 test-vllm: $(VLLM_VENV)/.ready
 	$(VLLM_VENV)/bin/python -m pytest -W ignore -m '$(VLLM_TESTS)' tests/vllm
+
+# On a machine with a GPU, in a few minutes: the tests that need one, and its rows of the speed table. make TORCH=torch test-cuda
+test-cuda: setup
+	$(BIN)/python -m pytest -m cuda
+	$(BIN)/python -m envsched_gnn.eval.speed --sizes 2550,1000000 --peers "" --threads 1 --out eval/results/speed_cuda.json
 
 lint: setup
 	$(BIN)/ruff check .

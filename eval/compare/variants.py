@@ -72,6 +72,14 @@ VARIANTS: tuple[Variant, ...] = (
         Variant(name=f"target_{name}", asks=f"tasks ordered by the expected {what}", settings=(f"predict.target={name}",), of=("envsched",))
         for name, what in (("variance", "variance"), ("std", "standard deviation"))
     ),
+    Variant(
+        name="learned", asks="a network over the graph, learning in the run, corrects the forecast", settings=("predict.predictor=learned",)
+    ),
+    Variant(name="ensemble", asks="that network as one more expert of the mixture", settings=("predict.predictor=ensemble",)),
+    Variant(name="bonus", asks="informativeness and its uncertainty, added", settings=("select.acquisition=bonus",), of=("envsched",)),
+    Variant(
+        name="thompson", asks="a draw from what is believed of P(variance > 0)", settings=("select.acquisition=thompson",), of=("envsched",)
+    ),
     Variant(name="recent_8", asks="neighbours observed in the last 8 rounds alone", recent=8),
     Variant(name="recent_32", asks="neighbours observed in the last 32 rounds alone", recent=32),
 )
