@@ -165,7 +165,7 @@ class SelectConfig:
     penalty_threshold: float | None = None
     """Similarity below which there is no penalty; None: 0.5 in preset `paper`, 0.9 in `default` (ours)."""
     exposure_scale: float = 16.0
-    """Selections of a task after which its exploitation score has fallen to 0.71 (paper). Smaller: more different tasks, less sure ones."""
+    """Selections of a task after which its exploitation score has fallen to 0.71 (paper). Smaller: more tasks, less sure ones."""
     per_round: int | None = None
     """Tasks an environment a round; None: max(1, ceil(4 (B/64)(51/M))), 4 in the paper's setting."""
     rolling: int | None = None

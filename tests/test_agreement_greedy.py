@@ -48,9 +48,10 @@ def both(seed, tasks, environments, per_round, rolling, penalty, share, batch_si
     env_term = coverage.environment_term(n_e, nbar)[graph["task"].env_index]
     cover = coverage.coverage_score(env_term, coverage.task_term(count), coverage.pattern_term(torch.zeros(tasks, dtype=torch.float64)))
     covered = min(round(share * batch_size), sum(eligible))
+    exploitation = coverage.exploitation_score(q, count, 16.0)
     phases = [
         greedy.PhaseScore(phase="coverage", base=cover, count=covered, spread=True),
-        greedy.PhaseScore(phase="exploitation", base=coverage.exploitation_score(q, count, 16.0), count=min(batch_size, sum(eligible)) - covered),
+        greedy.PhaseScore(phase="exploitation", base=exploitation, count=min(batch_size, sum(eligible)) - covered),
     ]
     fast = greedy.GreedyPass(
         phases,

@@ -20,7 +20,8 @@ predict.decline predict.half_life_long predict.half_life_short predict.learn_eve
 predict.reconstruction predict.target predict.v_floor predict.weights
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
-select.acquisition select.acquisition_bonus select.batch_size select.consecutive select.coverage_share select.exposure_scale select.penalty select.quarantine_after
+select.acquisition select.acquisition_bonus select.batch_size select.consecutive select.coverage_share
+select.exposure_scale select.penalty select.quarantine_after
 simulate.checks simulate.cluster_environment simulate.cluster_pattern simulate.drift simulate.environment_share
 simulate.environment_skills simulate.environments simulate.gain_environment simulate.gain_own simulate.gain_pattern
 simulate.held_out_environments simulate.held_out_tasks simulate.impossible simulate.operations simulate.pattern_share
