@@ -175,8 +175,8 @@ class SelectConfig:
     quarantine_after: int = 3
     """Failed groups in a row after which a task is quarantined (ours)."""
     acquisition: Literal["score", "bonus", "thompson"] = "score"
-    """What exploitation ranks by. `score`: q (paper). `bonus`: q + acquisition_bonus * uncertainty of P(informative). `thompson`: a draw from
-    the Beta distribution of that mean and uncertainty (ours)."""
+    """What exploitation ranks by. `score`: q (paper). `bonus`: q + acquisition_bonus * uncertainty of P(informative). `thompson`: a draw
+    from the Beta distribution of that mean and uncertainty (ours)."""
     acquisition_bonus: float = 1.0
     """Standard deviations that `bonus` adds (ours)."""
 
