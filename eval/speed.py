@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config import Preset
+from envsched_gnn.config_scheduling import Preset
 from envsched_gnn.eval.benchmarks import peers
 from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, ROUNDS, SIZES, history, random_graph, timed_graph
 from envsched_gnn.files import write_atomic

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config import PredictConfig, Preset, Target
+from envsched_gnn.config import PredictConfig
+from envsched_gnn.config_scheduling import Preset, Target
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors
 from envsched_gnn.history import STATS, GroupStatistics, informative
 from envsched_gnn.ops import percentile_rank

@@ -30,8 +30,6 @@ def horizon_variance(
     return quantile_map(sort(v), (1 - share) * percentile_rank(v) + share * percentile_rank(f))
 
 
-def predicted_variance(
-    u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"], decline: float
-) -> Float[Tensor, " tasks"]:
+def predicted_variance(u_long: Float[Tensor, " tasks"], u_short: Float[Tensor, " tasks"], decline: float) -> Float[Tensor, " tasks"]:
     """`u = u_long - decline max(u_long - u_short, 0)` (paper)."""
     return u_long - decline * (u_long - u_short).clamp(min=0)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from envsched_gnn.config import PredictConfig, Preset, SelectConfig
+from envsched_gnn.config import PredictConfig, SelectConfig
+from envsched_gnn.config_scheduling import Preset
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import History

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from envsched_gnn.config import PredictConfig, Target
+from envsched_gnn.config import PredictConfig
+from envsched_gnn.config_scheduling import Target
 from envsched_gnn.predict.mixture import expected_size
 from envsched_gnn.records import Evidence
 from envsched_gnn.schedule import EnvSched

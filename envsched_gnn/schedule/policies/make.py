@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from envsched_gnn.config import PredictConfig, Preset, SelectConfig
+from envsched_gnn.config import PredictConfig, SelectConfig
+from envsched_gnn.config_scheduling import Preset
 from envsched_gnn.errors import ConfigError
 from envsched_gnn.policy_facts import unknown
 from envsched_gnn.pool.shuffle import shown_rows
