@@ -64,10 +64,10 @@ def compare_scores(scheduler, oracle, t, worst):
     return parts
 
 
-def compare_batch(fast, slow, parts, graph, worst):
-    """Same picks in the same order, same phases, scores and predictions, same relaxations."""
+def compare_batch(fast, slow, parts, graph, worst, earlier):
+    """Same picks in the same order, after the step's `earlier` ones; same phases, scores and predictions, same relaxations."""
     assert [(p.task_index, p.phase) for p in fast.picks] == [(task, phase) for task, phase, _ in slow.picks]
-    assert [p.rank for p in fast.picks] == list(range(1, len(fast.picks) + 1))
+    assert [p.rank for p in fast.picks] == list(range(earlier + 1, earlier + len(fast.picks) + 1))
     chosen = [p for p in fast.picks if p.phase != "cold"]
     largest_difference("score", [p.score for p in chosen], [score for _, phase, score in slow.picks if phase != "cold"], worst)
     for name, column in (("predicted_variance", "u"), ("p_informative", "p_informative")):
@@ -102,12 +102,14 @@ def play(case):
     slow = ReferenceScheduler(world, settings, case.preset, case.v_floor)
     worst, pending, t = {}, [], 0
     for round_number in range(case.rounds):
+        earlier = 0
         for request in range(case.requests):
             parts = compare_scores(fast, slow, t, worst) if request == 0 else slow.predict(t)
             n = case.batch_size if case.requests == 1 else rng.randint(1, case.batch_size)
             selection = fast.select(t, n, request_id=f"{t}.{request}")
             _, batch = slow.select(t, n)
-            compare_batch(selection, batch, parts, graph, worst)
+            compare_batch(selection, batch, parts, graph, worst, earlier)
+            earlier += len(selection.picks)
             report(case, rng, graph, fast, slow, pending, round_number, t, [task for task, _, _ in batch.picks])
         t += rng.choice(case.gaps)
     return worst

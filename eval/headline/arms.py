@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -15,6 +16,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.models.make import predictor_of
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.uniform import Uniform
@@ -27,21 +29,22 @@ ARMS: tuple[Arm, ...] = get_args(Arm)
 def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> EnvSched | Uniform:
     """The arm's scheduler, which has seen nothing. The arm `dapo` draws uniformly and discards later."""
     seed, select = config.run.seed, config.select
+    scheduled = partial(EnvSched, pool, seed=seed, predict=config.predict, predictor=predictor_of)
     match arm:
         case "uniform" | "dapo":
             return Uniform(pool, graph, batch_size=select.batch_size, seed=seed)
         case "oracle":
             return Oracle(pool, graph, seed=seed, select=select, num_rollouts=config.rollout.num_rollouts)
         case "paper":
-            return EnvSched(pool, graph, seed=seed, preset="paper", select=select, predict=config.predict)
+            return scheduled(graph, preset="paper", select=select)
         case "paper_rho0":
-            return EnvSched(pool, graph, seed=seed, preset="paper", select=replace(select, coverage_share=0.0), predict=config.predict)
+            return scheduled(graph, preset="paper", select=replace(select, coverage_share=0.0))
         case "default":
-            return EnvSched(pool, graph, seed=seed, preset="default", select=select, predict=config.predict)
+            return scheduled(graph, preset="default", select=select)
         case "no_graph":
-            return EnvSched(pool, without_relations(graph), seed=seed, preset="default", select=select, predict=config.predict)
+            return scheduled(without_relations(graph), preset="default", select=select)
         case "shuffled_graph":
-            return EnvSched(pool, shuffled(graph, seed), seed=seed, preset="default", select=select, predict=config.predict)
+            return scheduled(shuffled(graph, seed), preset="default", select=select)
 
 
 def without_relations(graph: HeteroData) -> HeteroData:

@@ -29,12 +29,15 @@ SURFACE = {
     "pool show": {"POOL", "-s", "--set", "--json"},
     "replay": {"LEDGER", "--pool", "--graph", "--predictor", "-s", "--set", "-o", "--out", "--json"},
     "report": {"RUN", "--json"},
-    "run": {"-c", "--config", "-s", "--set"},
+    "run": {"-c", "--config", "--select", "-s", "--set"},
     "simulate": {"-c", "--config", "--policy", "--environments", "--tasks", "--steps", "--seed", "-s", "--set", "--json"},
     "train": {"-c", "--config", "--select", "-s", "--set"},
     "select": {"GRAPH.pt", "--history", "--preset", "--predictor", "--weights", "--step", "--batch-size", "--seed", "--scores", "--json"},
 }
-HEAVY = {"torch", "torch_geometric", "scipy", "sklearn", "matplotlib", "pandas", "pyarrow", "transformers", "trl", "datasets", "accelerate"}
+HEAVY = {
+    *("torch", "torch_geometric", "scipy", "sklearn", "matplotlib", "pandas", "pyarrow"),
+    *("transformers", "sentence_transformers", "trl", "datasets", "accelerate"),
+}
 
 
 def surface(command: Any, path: str = "") -> dict[str, set[str]]:
