@@ -43,7 +43,7 @@ def test_it_parses(path: Path) -> None:
 def test_pools_of_the_headline_experiment_parse_and_hold_a_run(path: Path) -> None:
     config = load_config(path)
     assert (config.run.name, config.run.steps, config.model.kind) == (path.stem, 120, "pocket")
-    assert (config.select.batch_size, config.rollout.num_rollouts) == (64, 8)
+    assert (config.select.batch_size, config.rollout.num_rollouts) == (16, 8)
     pool = pool_of(config.pool)
     trained = {task.env_id for task in pool.tasks if not task.held_out}
     evaluated = [task for task in pool.tasks if task.held_out and not task.taught]

@@ -36,7 +36,7 @@ def test_replay(run: Path, tmp_path: Path) -> None:
     assert "ledger r (real), policy uniform\njudged: 63 groups in 7 steps\n" in printed.stdout
     assert "Every pick was uniform" in printed.stdout
     result = json.loads(CliRunner().invoke(app, ["replay", str(run / "ledger.sqlite"), "--json"]).stdout)
-    assert {row["predictor"] for row in result["rows"]} == {"global_mean", "own", "within", "cross", "paper", "mixture"}
+    assert {row["predictor"] for row in result["rows"]} == {"global_mean", "own", "within", "cross", "paper", "mixture", "learned", "ensemble"}
     assert (result["observed"], result["selected"]) == (72, 72)
     written = json.loads(out.read_text())
     assert written["rows"] == [row for row in result["rows"] if row["predictor"] in ("own", "mixture")]
