@@ -28,20 +28,24 @@ def replay(
     graph: GraphOption = None,
     predictor: Annotated[
         list[str] | None,
-        typer.Option("--predictor", metavar="NAME", help="A predictor to judge; may be repeated; default: all but mixture_dense."),
+        typer.Option(
+            "--predictor", metavar="NAME", help="A predictor to judge; may be repeated; default: all but mixture_dense and graph_potts."
+        ),
     ] = None,
     settings: Settings = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
     """Judge predictors on a finished run: predict each step from what was known before it, score against what came."""
-    from envsched_gnn.eval.replay import dense, words
-    from envsched_gnn.eval.replay.predictors import check_names
+    from envsched_gnn.eval.replay import words
+    from envsched_gnn.eval.replay.predictors import OF_TEXTS, check_names
     from envsched_gnn.eval.replay.recorded import read_recorded
     from envsched_gnn.eval.replay.result import replay as judged
 
     names = check_names(predictor or [])
-    recorded = read_recorded(ledger, pool=pool, graph=graph, settings=settings or [], with_pool=graph is None and dense.NAME in names)
+    recorded = read_recorded(
+        ledger, pool=pool, graph=graph, settings=settings or [], with_pool=graph is None and not set(OF_TEXTS).isdisjoint(names)
+    )
     result = judged(recorded, names)
     if out:
         write_json(out, result)

@@ -22,7 +22,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import PredictConfig
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.eval.replay import dense
+from envsched_gnn.eval.replay import dense, potts
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors, Relation
 from envsched_gnn.history import GroupStatistics
 from envsched_gnn.models.learner import Learner
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 NAMES = ("global_mean", "own", "within", "cross", "paper", "mixture", "learned", "ensemble")
 """In the order of tables; they need nothing but the ledger and its graph."""
-ALL_NAMES = (*NAMES, dense.NAME)
-"""With the one that needs embeddings of the pool's texts."""
+OF_TEXTS = (dense.NAME, potts.NAME)
+"""They read the pool's texts besides, and have to be named."""
+ALL_NAMES = (*NAMES, *OF_TEXTS)
 
 Forecast = tuple[Float[Tensor, " tasks"], Float[Tensor, " tasks"]]
 """(expected variance, P(informative)) of every task."""
@@ -59,11 +60,11 @@ class Judged(Protocol):
 
 
 def predictor_of(name: str, neighbors: Neighbors, v_floor: float, recorded: Recorded | None = None) -> Judged:
-    """A predictor that has seen nothing. `neighbors` is kept by the replay; `recorded` is what `mixture_dense` finds its texts by.
+    """A predictor that has seen nothing. `neighbors` is kept by the replay; `recorded` is what those of OF_TEXTS find them by.
 
     Raises:
         ConfigError: no predictor of that name; says the nearest one.
-        GraphError: `mixture_dense` of a ledger without texts.
+        GraphError: one of OF_TEXTS, of a ledger without texts.
     """
     match name:
         case "global_mean":
@@ -83,6 +84,8 @@ def predictor_of(name: str, neighbors: Neighbors, v_floor: float, recorded: Reco
             return EnsemblePredictor(untrained(neighbors, v_floor))
         case dense.NAME if recorded is not None:
             return ByProbability(dense.dense_mixture(recorded, neighbors))
+        case potts.NAME if recorded is not None:
+            return potts.prompt_graph(recorded)
     near = difflib.get_close_matches(name, ALL_NAMES, n=1)
     cure = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(ALL_NAMES)}."
     raise ConfigError(f"predictor {name!r}: no such predictor. {cure}")
@@ -95,7 +98,7 @@ def untrained(neighbors: Neighbors, v_floor: float) -> LearnedPredictor:
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each once; where none is given all but `mixture_dense`, since not every ledger has texts.
+    """The names, each once; where none is given all but OF_TEXTS, since not every ledger has texts.
 
     Raises:
         ConfigError: an unknown one.

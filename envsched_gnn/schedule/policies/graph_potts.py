@@ -73,10 +73,13 @@ class GraphPotts:
         return ask.best(-(self.success(ask.rows[among]) - 0.5).abs(), among)
 
     def learn(self, step: int, groups: Groups) -> None:
-        """Count, then sweep over the observed tasks and their neighbours."""
-        tables, rows = self.memory.tasks, groups.rows
-        tables["successes"][rows] += groups.num_rewards * groups.mean
-        tables["trials"][rows] += groups.num_rewards
+        """Count their rewards."""
+        self.count(groups.rows, groups.num_rewards, groups.mean)
+
+    def count(self, rows: Int[Tensor, " n"], num_rewards: Float[Tensor, " n"], mean: Float[Tensor, " n"]) -> None:
+        """Count, then sweep over the observed tasks and their neighbours; a task at most once."""
+        self.memory.tasks["successes"][rows] += num_rewards * mean
+        self.memory.tasks["trials"][rows] += num_rewards
         self._sweep(rows)
 
     def _sweep(self, rows: Int[Tensor, " n"]) -> None:
