@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from envsched_gnn.cli.main import app
-from envsched_gnn.eval.replay.predictors import NAMES
 from envsched_gnn.config import to_toml
+from envsched_gnn.eval.replay.predictors import NAMES
 from envsched_gnn.pool.manifest import write_manifest
 from tests.train.test_run import tiny_pool
 
