@@ -1,6 +1,6 @@
-"""Which predictor the settings ask for.
+"""Which predictor and which policy the settings ask for.
 
-Knows: the three choices, and the file of weights to start from.
+Knows: the three predictors, the file of weights to start from, the settings that a policy is made from.
 Does not know: how any of them predicts, what a scheduler does with it.
 """
 
@@ -13,13 +13,29 @@ from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.models.learner import Learner
 from envsched_gnn.models.predictor import EnsemblePredictor, LearnedPredictor
 from envsched_gnn.models.weights import load_weights
+from envsched_gnn.pool.pool import Pool
 from envsched_gnn.predict import Predictor
 from envsched_gnn.predict.heuristic import heuristic_of
+from envsched_gnn.schedule.policies import AnyPolicy, policy_of
 
 
-def predictor_for(config: Config, graph: HeteroData, neighbors: Neighbors) -> Predictor:
-    """The predictor of a run's settings; see `predictor_of`."""
-    return predictor_of(config.predict, graph, neighbors, config.run.seed)
+def configured_policy(name: str, config: Config, pool: Pool, graph: HeteroData) -> AnyPolicy:
+    """The policy `name`, which has seen nothing, with the settings of a run. Not `oracle`, which needs an engine.
+
+    Raises:
+        As `policy_of`.
+    """
+    return policy_of(
+        name,
+        pool,
+        graph,
+        batch_size=config.select.batch_size,
+        seed=config.run.seed,
+        num_rollouts=config.rollout.num_rollouts,
+        select=config.select,
+        predict=config.predict,
+        predictor=predictor_of,
+    )
 
 
 def predictor_of(config: PredictConfig, graph: HeteroData, neighbors: Neighbors, seed: int) -> Predictor:

@@ -19,10 +19,10 @@ from envsched_gnn.errors import ConfigError, GraphError
 from envsched_gnn.graph.configured import configured_graph, is_configured
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.ledger import Ledger
-from envsched_gnn.models.make import predictor_of
+from envsched_gnn.models.make import configured_policy
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.schedule.policies import AnyPolicy, policy_of
+from envsched_gnn.schedule.policies import AnyPolicy
 from envsched_gnn.train.engine import ScriptedEngine
 from envsched_gnn.train.folder import Command, complete, locked, prepare
 from envsched_gnn.train.loop import Loop, Progress, Silent, restore
@@ -119,17 +119,7 @@ def device_of(name: str) -> torch.device:
 
 
 def _scheduler(config: Config, pool: Pool, folder: Path, progress: Progress) -> AnyPolicy:
-    policy = policy_of(
-        config.run.policy,
-        pool,
-        _graph(config, pool, folder, progress),
-        batch_size=config.select.batch_size,
-        seed=config.run.seed,
-        num_rollouts=config.rollout.num_rollouts,
-        select=config.select,
-        predict=config.predict,
-        predictor=predictor_of,
-    )
+    policy = configured_policy(config.run.policy, config, pool, _graph(config, pool, folder, progress))
     return policy.to(device_of(config.run.device))
 
 

@@ -88,10 +88,7 @@ def compare(
     if json:
         show_json(result)
         return
-    for line in words.head(result):
-        show(line)
-    show(table(words.HEAD, [words.cells(row) for row in result["summary"]]))
-    for line in words.foot(result):
+    for line in (*words.head(result), table(words.HEAD, [words.cells(row) for row in result["summary"]]), *words.foot(result)):
         show(line)
 
 

@@ -18,28 +18,18 @@ from envsched_gnn.eval.compare.arena import Arena
 from envsched_gnn.eval.compare.variants import Entry
 from envsched_gnn.graph.neighbors import Neighbors
 from envsched_gnn.history import GroupStatistics, History
-from envsched_gnn.models.make import predictor_of
+from envsched_gnn.models.make import configured_policy
 from envsched_gnn.predict.heuristic import HeuristicPredictor
 from envsched_gnn.records import Evidence, Prediction
 from envsched_gnn.schedule.envsched import EnvSched
-from envsched_gnn.schedule.policies import AnyPolicy, policy_of
+from envsched_gnn.schedule.policies import AnyPolicy
 
 
 def policy_in(arena: Arena, entry: Entry, config: Config) -> AnyPolicy:
     """The entry's policy, which has seen nothing."""
     if entry.policy == "oracle":
         return arena.oracle(config.run.seed)
-    policy = policy_of(
-        entry.policy,
-        arena.pool,
-        arena.graph,
-        batch_size=config.select.batch_size,
-        seed=config.run.seed,
-        num_rollouts=config.rollout.num_rollouts,
-        select=config.select,
-        predict=config.predict,
-        predictor=predictor_of,
-    )
+    policy = configured_policy(entry.policy, config, arena.pool, arena.graph)
     if entry.variant is not None and entry.variant.recent is not None:
         assert isinstance(policy, EnvSched)
         assert isinstance(policy.predictor, HeuristicPredictor)

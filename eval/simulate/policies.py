@@ -12,9 +12,9 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.headline.oracle import REFRESH, Oracle
-from envsched_gnn.models.make import predictor_of
+from envsched_gnn.models.make import configured_policy
 from envsched_gnn.pool.pool import Pool
-from envsched_gnn.schedule.policies import AnyPolicy, policy_of
+from envsched_gnn.schedule.policies import AnyPolicy
 
 
 class ExactOracle(Oracle):
@@ -28,17 +28,6 @@ class ExactOracle(Oracle):
 
 def scheduler_of(config: Config, pool: Pool, graph: HeteroData) -> AnyPolicy:
     """The scheduler that `run.policy` names, which has seen nothing."""
-    seed, select, num_rollouts = config.run.seed, config.select, config.rollout.num_rollouts
     if config.run.policy == "oracle":
-        return ExactOracle(pool, graph, seed=seed, select=select, num_rollouts=num_rollouts)
-    return policy_of(
-        config.run.policy,
-        pool,
-        graph,
-        batch_size=select.batch_size,
-        seed=seed,
-        num_rollouts=num_rollouts,
-        select=select,
-        predict=config.predict,
-        predictor=predictor_of,
-    )
+        return ExactOracle(pool, graph, seed=config.run.seed, select=config.select, num_rollouts=config.rollout.num_rollouts)
+    return configured_policy(config.run.policy, config, pool, graph)
