@@ -143,7 +143,7 @@ class LearnedPredictor:
 
 
 class EnsemblePredictor:
-    """The prequential mixture with the network as its thirteenth expert: never much worse than the better of the two (ours)."""
+    """The prequential mixture with the network as one more expert: never much worse than the better of the two (ours)."""
 
     def __init__(self, learned: LearnedPredictor) -> None:
         self.learned = learned
@@ -151,9 +151,9 @@ class EnsemblePredictor:
         self.spreads = ExpertWeights(len(SPREADS))
 
     def predict(self, graph: HeteroData, evidence: Evidence, step: int) -> Prediction:
-        """`p = (1 - w) p_mixture + w p_learned`, w the weight of the thirteenth expert, the part `learned_weight`; `u = p nu`, nu alike.
+        """`p = (1 - w) p_mixture + w p_learned`, w the weight of that expert, the part `learned_weight`; `u = p nu`, nu alike.
 
-        The twelve others, among themselves, have the weights of the mixture: theirs are the same likelihoods. nu = E[v | v > floor] has
+        The others, among themselves, have the weights of the mixture: theirs are the same likelihoods. nu = E[v | v > floor] has
         weights of its own, from the likelihood of 4 v among informative groups.
         """
         prediction = self.learned.predict(graph, evidence, step)
@@ -164,7 +164,7 @@ class EnsemblePredictor:
         return with_score(replace(prediction, p_informative=p, predicted_variance=u, parts=parts), self.learned.config)
 
     def update(self, step: int, groups: GroupStatistics, before: Prediction) -> None:
-        """Score all thirteen, and both spreads, then let the network learn."""
+        """Score all experts, and both spreads, then let the network learn."""
         seen = groups.observed
         at = before.at(seen.to(before.informativeness.device))
         z, v = informative(groups.variance[seen], self.learned.config.v_floor), groups.variance[seen]

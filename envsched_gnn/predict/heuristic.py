@@ -164,6 +164,5 @@ def shrunk_to_prior(evidence: Evidence, horizon: int, y: int, seen: Tensor, with
 
 def _experts(parts: Mapping[str, Tensor]) -> Float[Tensor, "experts n"]:
     """p_e of the tasks whose EXPERT_PARTS are given."""
-    within, cross = parts["prior_within"], parts["prior_cross"]
-    priors = torch.stack([parts["prior_level"], within, cross, (within + cross) / 2])
+    priors = mixture.expert_priors(*(parts[f"prior_{name}"] for name in ("level", "within", "cross")))
     return mixture.expert_probabilities(priors, parts["informative_weight"], parts["informative_estimate"])

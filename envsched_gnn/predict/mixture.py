@@ -1,4 +1,4 @@
-"""Preset `default`: twelve experts for P(v > v_floor), weighted by how well they predicted earlier rounds (ours).
+"""Preset `default`: experts for P(v > v_floor), weighted by how well they predicted earlier rounds (ours).
 
 Knows: the experts, their log-likelihoods by round, their weights.
 Does not know: how priors are propagated, which tasks were chosen.
@@ -6,6 +6,8 @@ Does not know: how priors are propagated, which tasks were chosen.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +17,17 @@ from torch import Tensor
 
 from envsched_gnn.records import Evidence
 
-PRIORS = ("level", "within", "cross", "mean")
-"""What an expert falls back on: the level l, one relation's estimate, or the mean of both (ours)."""
+PRIORS = {
+    "level": (1.0, 0.0, 0.0),
+    "within": (0.0, 1.0, 0.0),
+    "cross": (0.0, 0.0, 1.0),
+    "mean": (0.0, 0.5, 0.5),
+    "faint_within": (0.75, 0.25, 0.0),
+    "faint_cross": (0.75, 0.0, 0.25),
+    "faint_mean": (0.75, 0.125, 0.125),
+}
+"""What an expert falls back on, as shares of the level l and of both relations' estimates. Where neighbours say little, the faint ones keep
+the order of tasks that they suggest and are still calibrated; without them the mixture drops the graph altogether (ours)."""
 STRENGTHS = (0.5, 1.0, 3.0)
 """c, pseudo-weight of the prior (ours)."""
 GRAPH_STRENGTH = 1.0
@@ -31,6 +42,12 @@ CLIP = (0.02, 0.98)
 """Probabilities are clipped to this before their logarithm is taken (ours)."""
 
 
+def expert_priors(level: Float[Tensor, " n"], within: Float[Tensor, " n"], cross: Float[Tensor, " n"]) -> Float[Tensor, "priors n"]:
+    """The priors of PRIORS."""
+    shares = torch.tensor([*PRIORS.values()], dtype=level.dtype, device=level.device)[:, :, None]
+    return shares[:, 0] * level + shares[:, 1] * within + shares[:, 2] * cross
+
+
 def expert_probabilities(
     priors: Float[Tensor, "priors n"], weight: Float[Tensor, " n"], zbar: Float[Tensor, " n"]
 ) -> Float[Tensor, "experts n"]:
@@ -43,8 +60,9 @@ def mixed_prior(
     level: float, within: Float[Tensor, " n"], cross: Float[Tensor, " n"], weights: Float[Tensor, " experts"]
 ) -> Float[Tensor, " n"]:
     """`sum_e weight_e p_e` where W = 0, and every expert answers with its prior: linear in the relation estimates."""
-    on_level, on_within, on_cross, on_mean = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
-    return (within * (on_within + on_mean / 2)).add_(cross, alpha=on_cross + on_mean / 2).add_(on_level * level)
+    on_prior = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
+    on_level, on_within, on_cross = (math.fsum(map(operator.mul, on_prior, column)) for column in zip(*PRIORS.values(), strict=True))
+    return (within * on_within).add_(cross, alpha=on_cross).add_(on_level * level)
 
 
 def expected_size(p: Float[Tensor, " n"], evidence: Evidence, power: float) -> Float[Tensor, " n"]:

@@ -205,16 +205,17 @@ def _paper(
 
 
 def _default(row: int, evidence: Evidence, neighbors: Mapping[Relation, tuple[Neighbor, ...]], weights: list[float]) -> tuple[Steps, Steps]:
-    """The twelve experts of one task, and what each contributes."""
+    """The experts of one task, and what each contributes."""
     level = evidence.informative_level
     W, zbar = _weight(row, evidence, True), float(evidence.informative_estimate[row])
     within, cross = (_relation(neighbors[relation], "informative", level, mixture.GRAPH_STRENGTH) for relation in RELATIONS)
-    priors = {"level": level, "within": within, "cross": cross, "mean": (within + cross) / 2}
+    priors = {name: a * level + b * within + c * cross for name, (a, b, c) in mixture.PRIORS.items()}
     formulas = (
         ("level = recent share of informative groups", level),
         ("within = (sum a zbar + level) / (sum a + 1)", within),
         ("cross = (sum a zbar + level) / (sum a + 1)", cross),
         ("mean = (within + cross) / 2", priors["mean"]),
+        *((f"faint_{name} = (3 level + {name}) / 4", priors[f"faint_{name}"]) for name in ("within", "cross", "mean")),
     )
     experts = [(name, c) for c in mixture.STRENGTHS for name in mixture.PRIORS]
     terms = tuple(
@@ -230,13 +231,13 @@ def _learned(row: int, prediction: Prediction) -> tuple[Steps, Steps]:
     p, mixed = float(prediction.p_informative[row]), said["mixture_p"]
     gate = "gate = n / (n + 200), n groups learned from" if said["learned_gate"] else "gate: fewer than 50 groups, the graph prior alone"
     formulas = [
-        ("mixture of the twelve experts", mixed),
+        ("mixture of the heuristic experts", mixed),
         (gate, said["learned_gate"]),
         ("gate r, the network's correction of the log-odds", said["learned_correction"]),
         ("learned = sigmoid(log-odds of the mixture + gate r)", said["learned_p"]),
     ]
     if "learned_weight" in said:
-        formulas.append(("weight of learned among thirteen experts", said["learned_weight"]))
+        formulas.append(("weight of learned among all experts", said["learned_weight"]))
     if prediction.uncertainty is not None:
         formulas.append(("uncertainty of P(informative)", float(prediction.uncertainty[row])))
     return tuple(formulas), (("mixture", mixed), ("learned correction", p - mixed))

@@ -302,7 +302,7 @@ def test_a_learned_predictor_learns_from_the_history_and_explains_itself(graph: 
     assert [pick["score"] for pick in plain["picks"]] != [pick["score"] for pick in learned["picks"]]
     explained = invoke("explain", graph, "--history", history, "--task", "s0/t1", "--predictor", "ensemble").stdout
     assert "gate = n / (n + 200), n groups learned from" in explained
-    assert "weight of learned among thirteen experts" in explained
+    assert "weight of learned among all experts" in explained
     few = invoke("explain", graph, "--task", "s0/t1", "--predictor", "learned").stdout
     assert "fewer than 50 groups, the graph prior alone" in few
     missing = invoke("select", graph, "--predictor", "learned", "--weights", tmp_path / "none.pt")

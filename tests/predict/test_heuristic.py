@@ -157,7 +157,7 @@ def test_preset_paper_does_not_learn_weights() -> None:
     predictor = HeuristicPredictor("paper", world.neighbors)
     before = predictor.predict(world.graph, world.history.evidence(6), 6)
     predictor.update(6, statistics([0.2, 0.2], [True, True]), before.at(torch.arange(2)))
-    assert predictor.experts.weights().tolist() == pytest.approx([1 / 12] * 12)
+    assert predictor.experts.weights().tolist() == pytest.approx([1 / 21] * 21)
 
 
 def test_a_state_restores_predictions_bit_equal() -> None:

@@ -12,7 +12,7 @@ from tests.reference.history import STATISTICS
 
 HALF_LIVES = {"long": 8.0, "short": 2.0}
 K = {"within": 6, "cross": 12}
-PRIORS = ("level", "within", "cross", "mean")
+PRIORS = ("level", "within", "cross", "mean", "faint_within", "faint_cross", "faint_mean")
 STRENGTHS = (0.5, 1.0, 3.0)
 EXPERTS = [(prior, c) for prior in PRIORS for c in STRENGTHS]
 
@@ -124,7 +124,7 @@ def paper(world, log, t):
 
 
 def experts(world, log, t, batch_size, v_floor):
-    """p_e of the twelve experts, [12][N]: p_e = (W zbar + c prior) / (W + c)."""
+    """p_e of the experts, [E][N]: p_e = (W zbar + c prior) / (W + c)."""
     observed = {task for task, _, _ in log}
     h = history.informative_half_life(len(world.env), batch_size)
     weight = [history.effective_weight(log, i, t, h) for i in world.tasks]
@@ -134,6 +134,8 @@ def experts(world, log, t, batch_size, v_floor):
     for relation in ("within", "cross"):
         prior[relation] = [relation_estimate(neighbours(world, observed, i, relation), weight, zbar, level, 1.0) for i in world.tasks]
     prior["mean"] = [(prior["within"][i] + prior["cross"][i]) / 2 for i in world.tasks]
+    for name in ("within", "cross", "mean"):
+        prior["faint_" + name] = [(3 * level + prior[name][i]) / 4 for i in world.tasks]
     p = []
     for name, c in EXPERTS:
         row = []
@@ -145,7 +147,7 @@ def experts(world, log, t, batch_size, v_floor):
 
 
 def log_likelihood(p_before, informative):
-    """log P_e(z) of one group for each expert; p_before [12] clipped to [.02, .98]."""
+    """log P_e(z) of one group for each expert; p_before [E] clipped to [.02, .98]."""
     total = []
     for p in p_before:
         p = min(max(p, 0.02), 0.98)
@@ -154,7 +156,7 @@ def log_likelihood(p_before, informative):
 
 
 def expert_weights(rounds):
-    """softmax(L), L_e = sum over observed rounds s of 0.9^(observed rounds newer than s) * loglik_s[e]; rounds = {s: [12]}."""
+    """softmax(L), L_e = sum over observed rounds s of 0.9^(observed rounds newer than s) * loglik_s[e]; rounds = {s: [E]}."""
     L = [0.0] * len(EXPERTS)
     for s, loglik in rounds.items():
         newer = sum(other > s for other in rounds)

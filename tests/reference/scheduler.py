@@ -19,21 +19,21 @@ class ReferenceScheduler:
         self.in_flight = set()
         self.reported = set()
         self.said = {}
-        """What each expert expected of a selected group before its round: {(step, task): [12]}."""
+        """What each expert expected of a selected group before its round: {(step, task): [E]}."""
 
     def expert_rounds(self):
-        """Log-likelihoods of the observed groups by round: {step: [12]}."""
+        """Log-likelihoods of the observed groups by round: {step: [E]}."""
         rounds = {}
         for task, step, y in self.log:
             loglik = prediction.log_likelihood(self.said[step, task], history.z(y, self.v_floor) == 1.0)
-            rounds[step] = [a + b for a, b in zip(rounds.get(step, [0.0] * 12), loglik, strict=True)]
+            rounds[step] = [a + b for a, b in zip(rounds.get(step, [0.0] * len(prediction.EXPERTS)), loglik, strict=True)]
         return rounds
 
     def predict(self, t):
         """Everything known before step t: the paper's parts, p_e, expert weights, p_informative, and q."""
         parts = prediction.paper(self.world, self.log, t)
         parts["p_e"] = prediction.experts(self.world, self.log, t, self.settings.batch_size, self.v_floor)
-        uniform = [1 / 12] * 12
+        uniform = [1 / len(prediction.EXPERTS)] * len(prediction.EXPERTS)
         parts["expert_weights"] = uniform if self.preset == "paper" else prediction.expert_weights(self.expert_rounds())
         parts["p_informative"] = prediction.mixture(parts["expert_weights"], parts["p_e"])
         parts["q"] = prediction.pr(parts["u"]) if self.preset == "paper" else parts["p_informative"]

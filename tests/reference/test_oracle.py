@@ -133,14 +133,17 @@ def test_experts_on_four_tasks():
     assert p["within", 1.0] == close([0.7465344861, 0.6636003782, 0.2534655139, 0.2811952439])
     assert p["cross", 3.0] == close([0.4832707773, 0.5, 0.5167292227, 0.5])
     assert p["mean", 1.0] == close([0.6998303473, 0.5818001891, 0.3001696527, 0.3905976219])
+    # faint: priors (3/2 + within) / 4, which at W = 0 is what the expert says
+    assert p["faint_within", 1.0][1] == close((1.5 + 0.6636003782) / 4)
+    assert p["faint_mean", 3.0][3] == close((1.5 + 0.3905976219) / 4)
 
 
 def test_expert_weights_discount_by_observed_rounds():
-    """Rounds 3 and 70: L = .9 log .5 + log .25 and .9 log .25 + log .5, so the ratio is 2^.1; the other ten experts got 0."""
-    rounds = {3: [math.log(0.5), math.log(0.25)] + [0.0] * 10, 70: [math.log(0.25), math.log(0.5)] + [0.0] * 10}
+    """Rounds 3 and 70: L = .9 log .5 + log .25 and .9 log .25 + log .5, so the ratio is 2^.1; the other nineteen experts got 0."""
+    rounds = {3: [math.log(0.5), math.log(0.25)] + [0.0] * 19, 70: [math.log(0.25), math.log(0.5)] + [0.0] * 19}
     weights = prediction.expert_weights(rounds)
-    assert weights[0] == close(2**-2.9 / (2**-2.9 + 2**-2.8 + 10))
-    assert weights[1] == close(2**-2.8 / (2**-2.9 + 2**-2.8 + 10))
+    assert weights[0] == close(2**-2.9 / (2**-2.9 + 2**-2.8 + 19))
+    assert weights[1] == close(2**-2.8 / (2**-2.9 + 2**-2.8 + 19))
     assert sum(weights) == close(1)
 
 
@@ -261,5 +264,5 @@ def test_the_loop_learns_once():
     assert scheduler.log == [(0, 0, {"v": 0.25, "m": 0.5, "d": 1.0})]
     parts, batch = scheduler.select(2)
     assert len(batch.picks) == 3
-    assert parts["expert_weights"] == close([1 / 12] * 12)  # before the round every expert said 1/2
+    assert parts["expert_weights"] == close([1 / 21] * 21)  # before the round every expert said 1/2
     assert parts["p_informative"][0] > 0.99
