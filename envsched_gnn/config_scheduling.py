@@ -53,9 +53,9 @@ class PredictConfig:
     """Steps (paper)."""
     v_floor: float = 1e-6
     """A group counts as informative if its variance exceeds this (ours)."""
-    target: Target = "informative"
-    """What preset `default` orders tasks by: the chance of variance; or the expected variance, or standard deviation, of the next group, as
-    advantages weigh it that are not divided by their group's (Dr. GRPO) (ours)."""
+    target: Target = "variance"
+    """What preset `default` orders tasks by: the expected variance, or standard deviation, of the next group; or its chance of any.
+    Also where advantages are divided by their group's deviation, a policy learns most from tasks between solved and unsolved (ours)."""
     decline: float = 0.5
     """eta of preset `paper`, how much of a recent decline of the predicted variance is taken off (paper). 0 takes the term out."""
     reconstruction: float = 0.35
@@ -94,8 +94,9 @@ class SelectConfig:
     """Weight of the redundancy penalty (ours)."""
     penalty_threshold: float | None = None
     """Similarity below which there is no penalty; None: 0.5 in preset `paper`, 0.9 in `default` (ours)."""
-    exposure_scale: float = 16.0
-    """Selections of a task after which its exploitation score has fallen to 0.71 (paper). Smaller: more tasks, less sure ones."""
+    exposure_scale: float | None = None
+    """Selections of a task after which its exploitation score has fallen to 0.71. Smaller: more tasks, less sure ones. None: 16 in preset
+    `paper` (paper), 1 in `default` (ours)."""
     per_round: int | None = None
     """Tasks an environment a round; None: max(1, ceil(4 (B/64)(51/M))), 4 in the paper's setting."""
     rolling: int | None = None
@@ -105,8 +106,8 @@ class SelectConfig:
     quarantine_after: int = 3
     """Failed groups in a row after which a task is quarantined (ours)."""
     acquisition: Literal["score", "bonus", "thompson"] = "score"
-    """What exploitation ranks by. `score`: q (paper). `bonus`: q + acquisition_bonus * uncertainty of P(informative). `thompson`: a draw
-    from the Beta distribution of that mean and uncertainty (ours)."""
+    """What exploitation ranks by. `score`: q (paper). The others have in it, for P(informative), `bonus`: that and acquisition_bonus times
+    its uncertainty; `thompson`: a draw from the Beta distribution of that mean and uncertainty (ours)."""
     acquisition_bonus: float = 1.0
     """Standard deviations that `bonus` adds (ours)."""
 
@@ -117,7 +118,8 @@ class SelectConfig:
             0 <= self.penalty <= MAX_PENALTY, "select.penalty", self.penalty, f"a weight from 0 to {MAX_PENALTY:g}; scores are at most 1"
         )
         scale = self.exposure_scale
-        require(0 < scale < math.inf, "select.exposure_scale", scale, "a positive number of selections; 16 in the paper")
+        positive = scale is None or 0 < scale < math.inf
+        require(positive, "select.exposure_scale", scale, "a positive number of selections; 16 in the paper")
         threshold = self.penalty_threshold
         require(threshold is None or 0 <= threshold <= 1, "select.penalty_threshold", threshold, "a similarity from 0 to 1")
         for name in ("per_round", "rolling"):

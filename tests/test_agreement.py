@@ -39,7 +39,7 @@ def largest_difference(name, fast, slow, worst):
 
 def compare_scores(scheduler, oracle, t, worst):
     """Every column of the scores table, before the picks of step t."""
-    scores, parts = scheduler.scores(t), oracle.predict(t)
+    scores, parts, scale = scheduler.scores(t), oracle.predict(t), oracle.settings.exposure_scale
     world, observed = oracle.world, {task for task, _, _ in oracle.log}
     count = [reference.exposure(oracle.past, i, t) for i in world.tasks]
     terms = [
@@ -55,7 +55,7 @@ def compare_scores(scheduler, oracle, t, worst):
         "predicted_variance": parts["u"],
         "p_informative": parts["p_informative"],
         "coverage_score": terms,
-        "exploitation_score": [q * reference.exposure_factor(c) for q, c in zip(parts["q"], count, strict=True)],
+        "exploitation_score": [q * reference.exposure_factor(c, scale) for q, c in zip(parts["q"], count, strict=True)],
         "num_selections": count,
     }
     for name, slow in expected.items():
@@ -98,6 +98,7 @@ def play(case):
         penalty=case.penalty,
         per_round=case.per_round,
         rolling=case.rolling,
+        exposure_scale=16.0 if case.preset == "paper" else 1.0,
     )
     slow = ReferenceScheduler(world, settings, case.preset, case.v_floor)
     worst, pending, t = {}, [], 0

@@ -25,9 +25,9 @@ class Fast:
     def __init__(self, graph, case):
         self.graph, self.said = graph, {}
         half_life = informative_half_life(case.tasks, case.batch_size)
-        self.history = History(case.tasks, half_life_informative=half_life, v_floor=case.v_floor)
+        self.history = History(case.tasks, half_life_informative=half_life, v_floor=case.v_floor, power=1.0)
         self.neighbors = Neighbors(graph)
-        self.predictor = HeuristicPredictor(case.preset, self.neighbors, v_floor=case.v_floor)
+        self.predictor = HeuristicPredictor(case.preset, self.neighbors, v_floor=case.v_floor, target="variance")
 
     def predict(self, t):
         return self.predictor.predict(self.graph, self.history.evidence(t), t)

@@ -21,7 +21,7 @@ predict.reconstruction predict.target predict.v_floor predict.weights
 rollout.memory_mb rollout.num_rollouts rollout.seed rollout.skill_gain rollout.skill_start rollout.workers
 run.device run.folder run.name run.policy run.seed run.steps
 select.acquisition select.acquisition_bonus select.batch_size select.consecutive select.coverage_share
-select.exposure_scale select.penalty select.quarantine_after
+select.penalty select.quarantine_after
 simulate.checks simulate.cluster_environment simulate.cluster_pattern simulate.drift simulate.environment_share
 simulate.environment_skills simulate.environments simulate.gain_environment simulate.gain_own simulate.gain_pattern
 simulate.held_out_environments simulate.held_out_tasks simulate.impossible simulate.operations simulate.pattern_share
@@ -32,7 +32,7 @@ train.max_completion_tokens train.max_prompt_tokens train.max_turns train.micro_
 train.schedule train.shard train.temperature train.tool_error_budget train.top_p train.warmup_steps
 vllm.max_model_length vllm.memory_share vllm.mode vllm.sleep vllm.tensor_parallel
 """
-"""Every key that has a value by default; `select.penalty_threshold`, `select.per_round` and `select.rolling` have none."""
+"""Every key that has a value by default. None have `select.exposure_scale`, `.penalty_threshold`, `.per_round` and `.rolling`."""
 
 
 def test_the_keys_are_frozen() -> None:

@@ -39,7 +39,7 @@ class HeuristicPredictor:
         v_floor: float = DEFAULTS.v_floor,
         decline: float = DEFAULTS.decline,
         reconstruction: float = DEFAULTS.reconstruction,
-        target: Target = DEFAULTS.target,
+        target: Target = "informative",
     ) -> None:
         """`neighbors` is shared with the scheduler, which inserts what it observes; the other settings are those of `[predict]`."""
         self.preset = preset
@@ -127,10 +127,10 @@ class HeuristicPredictor:
             self.experts.add(step, self.experts_at(before.at(seen.to(before.informativeness.device))), z)
 
     def metrics(self) -> dict[str, float]:
-        """How the experts stand: the largest weight, and the shares of the priors."""
+        """How the experts stand: the largest weight, and how far they trust the level and each relation."""
         weights = self.experts.weights()
-        shares = weights.view(len(mixture.STRENGTHS), len(mixture.PRIORS)).sum(0).tolist()
-        figures = {f"envsched/expert/{name}": share for name, share in zip(mixture.PRIORS, shares, strict=True)}
+        shares = mixture.shares(weights)
+        figures = {f"envsched/expert/{name}": share for name, share in zip(("level", *RELATIONS), shares, strict=True)}
         return figures | {"envsched/expert/largest": float(weights.max())}
 
     def state_dict(self) -> dict[str, Any]:

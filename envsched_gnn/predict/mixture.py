@@ -44,8 +44,8 @@ CLIP = (0.02, 0.98)
 
 def expert_priors(level: Float[Tensor, " n"], within: Float[Tensor, " n"], cross: Float[Tensor, " n"]) -> Float[Tensor, "priors n"]:
     """The priors of PRIORS."""
-    shares = torch.tensor([*PRIORS.values()], dtype=level.dtype, device=level.device)[:, :, None]
-    return shares[:, 0] * level + shares[:, 1] * within + shares[:, 2] * cross
+    a = torch.tensor([*PRIORS.values()], dtype=level.dtype, device=level.device)[:, :, None]
+    return a[:, 0] * level + a[:, 1] * within + a[:, 2] * cross
 
 
 def expert_probabilities(
@@ -56,12 +56,18 @@ def expert_probabilities(
     return ((weight * zbar + c * priors) / (weight + c)).flatten(0, 1)
 
 
+def shares(weights: Float[Tensor, " experts"]) -> tuple[float, float, float]:
+    """Of level, within and cross in the mixed prior."""
+    on_prior = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
+    level, within, cross = (math.fsum(map(operator.mul, on_prior, column)) for column in zip(*PRIORS.values(), strict=True))
+    return level, within, cross
+
+
 def mixed_prior(
     level: float, within: Float[Tensor, " n"], cross: Float[Tensor, " n"], weights: Float[Tensor, " experts"]
 ) -> Float[Tensor, " n"]:
     """`sum_e weight_e p_e` where W = 0, and every expert answers with its prior: linear in the relation estimates."""
-    on_prior = weights.view(len(STRENGTHS), len(PRIORS)).sum(0).tolist()
-    on_level, on_within, on_cross = (math.fsum(map(operator.mul, on_prior, column)) for column in zip(*PRIORS.values(), strict=True))
+    on_level, on_within, on_cross = shares(weights)
     return (within * on_within).add_(cross, alpha=on_cross).add_(on_level * level)
 
 

@@ -1,4 +1,4 @@
-"""What exploitation ranks by: the informativeness itself, or what its uncertainty makes worth a look (ours).
+"""What exploitation ranks by: the informativeness itself, or what the uncertainty of P(informative) makes worth a look (ours).
 
 Knows: the three forms.
 Does not know: where an uncertainty comes from, what is done with the value.
@@ -25,7 +25,8 @@ DRAW = 0x7468_6F6D_7073_6F6E
 def acquired(
     prediction: Prediction, config: SelectConfig, identity: Int[Tensor, " tasks"], seed: int, step: int
 ) -> Float[Tensor, " tasks"]:
-    """`q`; or `q + beta sigma`, sigma the standard deviation of p; or a draw from the Beta distribution of mean p and that deviation.
+    """`q`; or `q p' / p`, with p' in place of p: `p' = p + beta sigma`, sigma the standard deviation of p, or a draw from the Beta
+    distribution of mean p and that deviation.
 
     Raises:
         ConfigError: the predictor has no uncertainty, and one is asked for.
@@ -36,9 +37,10 @@ def acquired(
     if sigma is None:
         cure = "Set select.acquisition = 'score', or let the predictor fill Prediction.uncertainty."
         raise ConfigError(f"select.acquisition = {config.acquisition!r}: the predictor says no uncertainty. {cure}")
-    if config.acquisition == "bonus":
-        return q + config.acquisition_bonus * sigma
-    return beta_draw(prediction.p_informative, sigma, uniform(identity, seed, step))
+    p = prediction.p_informative
+    bonus, chance = config.acquisition_bonus * sigma, uniform(identity, seed, step)
+    hoped = p + bonus if config.acquisition == "bonus" else beta_draw(p, sigma, chance)
+    return q * torch.where(p > 0, hoped / p, 1)
 
 
 def uniform(identity: Int[Tensor, " tasks"], seed: int, step: int) -> Float[Tensor, " tasks"]:

@@ -45,6 +45,8 @@ MIN_INFORMATIVE_HALF_LIFE = 200.0
 """Steps; H = max(200, 5 N/B), so that a task is still known when it returns (ours)."""
 PENALTY_THRESHOLD: dict[Preset, float] = {"paper": 0.5, "default": 0.9}
 """On ToolWorld a tenth of all pairs across environments is above 0.63, a hundredth above 0.97: all but the same (ours)."""
+EXPOSURE_SCALE: dict[Preset, float] = {"paper": 16.0, "default": 1.0}
+"""At 16 the forecasts of `default` are sure enough to pick the same tasks again and again, and a policy learns little from them (ours)."""
 MakePredictor = Callable[[PredictConfig, "HeteroData", Neighbors, int], Predictor]
 """(settings, graph, the scheduler's neighbours, seed) -> a predictor that shares them."""
 KIND = "envsched"
@@ -104,7 +106,7 @@ class EnvSched:
             half_life_short=config.half_life_short,
             half_life_informative=max(MIN_INFORMATIVE_HALF_LIFE, 5 * tasks / self.select_config.batch_size),
             v_floor=config.v_floor,
-            power=mixture.POWERS.get(config.target),
+            power=mixture.POWERS.get(config.target) if config.preset == "default" else None,
             device=store.env_index.device,
         )
         self.predictor: Predictor
@@ -113,8 +115,9 @@ class EnvSched:
         else:
             given: Any = predictor
             self.predictor = given if self._reads_edges else given(config, self.graph, self.neighbors, self.seed)
-        threshold = self.select_config.penalty_threshold
+        threshold, scale = self.select_config.penalty_threshold, self.select_config.exposure_scale
         threshold = PENALTY_THRESHOLD[self.preset] if threshold is None else threshold
+        self.exposure_scale = EXPOSURE_SCALE[self.preset] if scale is None else scale
         self.redundancy = Redundancy(self.graph, weight=self.select_config.penalty, threshold=threshold)
 
     @property

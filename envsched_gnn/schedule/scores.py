@@ -37,7 +37,7 @@ def base_scores(
     if scheduler.preset == "default":
         cover.mul_(prediction.informativeness)
     worth = acquired(prediction, scheduler.select_config, scheduler.graph["task"].identity, scheduler.seed, step)
-    return cover, coverage.exploitation_score(worth, count, scheduler.select_config.exposure_scale)
+    return cover, coverage.exploitation_score(worth, count, scheduler.exposure_scale)
 
 
 def columns(scheduler: EnvSched, step: int) -> dict[str, Tensor]:

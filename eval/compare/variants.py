@@ -50,10 +50,14 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     Variant(name="rho_0", asks="no coverage picks", settings=("select.coverage_share=0.0",)),
     Variant(name="rho_1", asks="coverage picks alone", settings=("select.coverage_share=1.0",)),
-    Variant(
-        name="exposure_1",
-        asks="a task's exploitation score falls to 0.71 with its first selection, not with its 16th",
-        settings=("select.exposure_scale=1.0",),
+    *(
+        Variant(
+            name=f"exposure_{now}",
+            asks=f"a task's exploitation score falls to 0.71 with its selection number {now}, not {before}",
+            settings=(f"select.exposure_scale={now}.0",),
+            of=(policy,),
+        )
+        for policy, now, before in (("envsched", 16, 1), ("paper", 1, 16))
     ),
     *(_neighbours(within, cross) for within, cross in ((3, 12), (12, 12), (6, 6), (6, 24))),
     Variant(name="no_decline", asks="no term for a recent decline", settings=("predict.decline=0.0",), of=("paper",)),
@@ -70,7 +74,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="dense_both", asks="similarity of sentence embeddings beside words and code", settings=("graph.similarity=both",)),
     *(
         Variant(name=f"target_{name}", asks=f"tasks ordered by the expected {what}", settings=(f"predict.target={name}",), of=("envsched",))
-        for name, what in (("variance", "variance"), ("std", "standard deviation"))
+        for name, what in (("informative", "chance of variance"), ("std", "standard deviation"))
     ),
     Variant(
         name="learned", asks="a network over the graph, learning in the run, corrects the forecast", settings=("predict.predictor=learned",)

@@ -7,6 +7,7 @@ Does not know: files, other seeds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,8 @@ class Figures:
     tools_per_batch: float
     spearman: float
     """Mean over the steps that have a rank correlation of prediction and realised variance."""
+    informative_tasks: float
+    """Effective number of the tasks of all informative groups; NaN in runs of before it was kept."""
 
 
 def curve(run: Run) -> tuple[np.ndarray, np.ndarray]:
@@ -151,7 +154,16 @@ def figures_of(run: Run, uniform: Run) -> Figures:
         environments_per_batch=mean_of(run.column("environments")),
         tools_per_batch=mean_of(run.column("tools")),
         spearman=mean_of(run.column("spearman")),
+        informative_tasks=effective_number([row for line in run.steps for row in line.get("informative", ())]),
     )
+
+
+def effective_number(tasks: Sequence[int]) -> float:
+    """`exp(-sum_i f_i log f_i)`, f_i the share of task i: how many tasks of equal share are as many; NaN of none."""
+    if not tasks:
+        return math.nan
+    f = np.unique(tasks, return_counts=True)[1] / len(tasks)
+    return float(np.exp(-(f * np.log(f)).sum()))
 
 
 def by_rollouts(run: Run, name: str) -> float:

@@ -44,7 +44,7 @@ ARMS = ("uniform", "paper", "paper_rho0", "default", "no_graph", "shuffled_graph
 LISTS = ("auc", "final", "zero_variance_share", "time_to_uniform_best", "environments_per_batch", "spearman")
 BESIDE = (
     *("auc_by_step", "auc_by_rollout", "auc_by_token", "final_tasks", "final_environments", "variance", "tools_per_batch"),
-    "time_interpolated",
+    *("time_interpolated", "informative_tasks"),
 )
 """Figures by seed that the issue does not name."""
 HIGHER = ("auc", "final", "auc_by_rollout", "auc_by_token", "final_tasks", "final_environments", "environments_per_batch", "variance")
@@ -53,6 +53,7 @@ DEFINITIONS = {
     "auc": "mean of the learning curve (not its fit) over the steps, by trapezoid; the curve weighs both held-out sets by their tasks",
     "auc of dapo": "over rollouts charged, in steps of the uniform run of its seed; auc_by_step is over its own updates",
     "time_to_uniform_best": "first evaluated step; null = not within the budget; time_interpolated is on the lines between evaluations",
+    "informative_tasks": "effective number of the tasks of all informative groups: exp of the entropy of their shares",
     "zero_variance_share": "mean over steps and all generated groups; lower is better",
     "minus_uniform": "mean of the paired differences over seeds, 95 % percentile bootstrap over seeds; better = seeds on the good side",
     "share_of_way": "(mean uniform - mean arm) / (mean uniform - mean oracle) of zero_variance_share",

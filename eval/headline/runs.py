@@ -104,6 +104,7 @@ class Run:
         correlation = self.scheduler.metrics().get("envsched/round/rank_correlation")
         self.charged += played.charged
         line = {"step": step, **figures(self.pool, played.selection, played.groups), "spearman": correlation, "charged": self.charged}
+        line["informative"] = [self.pool.index_of[group.key] for group in played.groups if _mixed(group)]
         line |= {f"seconds_{stage}": round(value, 4) for stage, value in (watch.seconds | self.engine.timings).items()}
         append(self.folder / "steps.jsonl", without_nan(line))
 
@@ -122,7 +123,7 @@ class Run:
             played = [came[group_id] for group_id in selection.group_ids]
             self.scheduler.observe(played)
             groups += played
-            kept += [group for group in played if len(set(group.rewards) - {None}) > 1]
+            kept += filter(_mixed, played)
         return Round(step=step, selections=tuple(selections), groups=tuple(groups), train=tuple(kept[:size]))
 
     def _evaluate(self, step: int, tasks: int, samples: int, *, final: bool = False) -> None:
@@ -139,6 +140,11 @@ class Run:
                 "final": final,
             }
             append(self.folder / "evaluations.jsonl", without_nan(line))
+
+
+def _mixed(group: RolloutGroup) -> bool:
+    """Whether its rewards differ."""
+    return len(set(group.rewards) - {None}) > 1
 
 
 def config_of(pool: str, seed: int, overrides: Sequence[str] = ()) -> Config:

@@ -13,14 +13,15 @@ from rich.text import Text
 
 COLUMNS = (
     *("arm", "seeds", "AUC", "Δ AUC", "Δ AUC by token", "final", "Δ final"),
-    *("groups without variance", "realised variance", "way to the oracle"),
+    *("groups without variance", "way to the oracle", "realised variance", "informative tasks"),
     *("environments a batch", "tools a batch", "Spearman", "steps to uniform's best"),
 )
 LEGEND = (
     "Medians over seeds. AUC: mean held-out reward over the steps (dapo: over the rollouts charged). Δ: mean paired difference to uniform "
     "[95 % bootstrap interval over seeds], seeds in which the arm is better. Way to the oracle: of the groups without variance that the "
-    "oracle saves beside uniform, the share that the arm saves. Steps to uniform's best: first evaluated step at which the isotonic fit "
-    "reaches the best of uniform's on that seed, median [interval], seeds that reach it."
+    "oracle saves beside uniform, the share that the arm saves. Informative tasks: effective number of the tasks of informative groups. "
+    "Steps to uniform's best: first evaluated step at which the isotonic fit reaches the best of uniform's on that seed, median "
+    "[interval], seeds that reach it."
 )
 
 
@@ -41,8 +42,9 @@ def _row(arm: str, entry: dict[str, Any]) -> list[str]:
         number(middle["final"]),
         signed(difference.get("final")),
         number(middle["zero_variance_share"]),
-        number(middle["variance"], 4),
         f"{number(way['value'], 2)}{ends(way, 2)}",
+        number(middle["variance"], 4),
+        number(middle["informative_tasks"], 0),
         number(middle["environments_per_batch"], 1),
         number(middle["tools_per_batch"], 1),
         number(middle["spearman"], 2),

@@ -15,6 +15,7 @@ from envsched_gnn.errors import HistoryError
 from envsched_gnn.graph.build import build_graph
 from envsched_gnn.graph.io import load_graph, save_graph
 from envsched_gnn.schedule import EnvSched
+from envsched_gnn.schedule.envsched import EXPOSURE_SCALE
 from envsched_gnn.schedule.replay import next_step, read_history, replay
 from tests.train.test_run import tiny_pool
 
@@ -116,7 +117,7 @@ def test_scores(graph: Path, tmp_path: Path, preset: str) -> None:
     assert q.max() < 1
     count = np.array([float(row["num_selections"]) for row in rows.values()])
     exploitation = np.array([float(row["exploitation_score"]) for row in rows.values()])
-    np.testing.assert_allclose(exploitation, q / np.sqrt(1 + count / 16), atol=1e-12)
+    np.testing.assert_allclose(exploitation, q / np.sqrt(1 + count / EXPOSURE_SCALE[preset]), atol=1e-12)
 
 
 def test_only_steps_before_t_are_used(graph: Path, tmp_path: Path) -> None:

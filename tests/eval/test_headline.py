@@ -70,6 +70,7 @@ def finished(
             "step": step, "zero_variance_share": at(wasted, step), "variance_mean": 0.05, "reward_mean": 0.4, "tools": 90,
             "environments": at(environments, step), "spearman": at(spearman, step), "groups": 64, "rollouts": at(rollouts, step),
             "tokens": at(tokens, step), "seconds_rollout": 1.0,
+            "informative": [step % 2, 7],
         }
         for step in range(count)
     ]  # fmt: skip
@@ -119,6 +120,7 @@ def test_figures_of_a_run_by_hand(tmp_path: Path) -> None:
     assert found.tools_per_batch == 90
     assert found.spearman == pytest.approx(0.3)
     assert found.variance == pytest.approx(0.05)
+    assert found.informative_tasks == pytest.approx(math.exp(0.5 * math.log(2) + 2 * 0.25 * math.log(4)))  # task 7 half of the groups
     # the fit of default is .2, .3, .45, .45; the best of uniform's is .4: two thirds of the way from step 2 to step 4
     assert found.time_to_uniform_best == 4
     assert found.time_interpolated == pytest.approx(2 + 2 * 2 / 3)
@@ -344,11 +346,11 @@ def test_tables_show_every_arm(tmp_path: Path) -> None:
         == "**pool main; uniform against uniform: area -0.100 to +0.100, uniform's best after 2 steps [2, never], 1/2 pairs reach it**"
     )
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    assert {len(row) for row in cells} == {14}
+    assert {len(row) for row in cells} == {15}
     assert [row[0] for row in cells[2:]] == ["uniform", "default", "oracle", "dapo", "default_rho0"]
     assert cells[3] == [
         "default", "2", "0.500", "+0.150 [+0.150, +0.150], 2/2", "+0.150 [+0.150, +0.150], 2/2", "0.420", "+0.000 [+0.000, +0.000], 0/2",
-        "0.400", "0.0500", "0.67 [0.67, 0.67]", "40.0", "90.0", "0.50", "2 [2, 2], 2/2",
+        "0.400", "0.67 [0.67, 0.67]", "0.0500", "3", "40.0", "90.0", "0.50", "2 [2, 2], 2/2",
     ]  # fmt: skip
     assert cells[5][-1] == "never, 0/1"
     assert rich_tables(json.loads(out.read_text()))[0].row_count == 5

@@ -52,7 +52,7 @@ def loglik(p: torch.Tensor, z: torch.Tensor) -> float:
 @pytest.mark.parametrize("name", ["learned", "ensemble"])
 def test_before_fifty_groups_it_is_the_mixture_exactly(name: str) -> None:
     world = World()
-    predictor, heuristic = made(world, name), HeuristicPredictor("default", world.neighbors)
+    predictor, heuristic = made(world, name, target="informative"), HeuristicPredictor("default", world.neighbors)
     for step in range(3):  # 48 groups
         before, shown = world.round(predictor, step)
         heuristic.update(step, shown, before)

@@ -109,6 +109,18 @@ def informative_estimate(log, i, t, h, v_floor):
     return weighted_mean(past, t, h) if past else None
 
 
+def informative_size(log, i, t, h, v_floor):
+    """Weighted mean of v over the groups of task i with v > v_floor; None without one before t."""
+    past = [(s, y["v"]) for task, s, y in log if task == i and s < t and z(y, v_floor)]
+    return weighted_mean(past, t, h) if past else None
+
+
+def informative_size_level(log, t, v_floor):
+    """Half-life-8 mean of v over all groups with v > v_floor before t; None without one."""
+    past = [(s, y["v"]) for _, s, y in log if s < t and z(y, v_floor)]
+    return weighted_mean(past, t, LEVEL_HALF_LIFE) if past else None
+
+
 def informative_level(log, t, v_floor):
     """l: half-life-8 mean of z over all groups before t."""
     past = [(s, z(y, v_floor)) for _, s, y in log if s < t]

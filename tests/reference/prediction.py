@@ -146,6 +146,23 @@ def experts(world, log, t, batch_size, v_floor):
     return p
 
 
+def expected_variance(p, world, log, t, batch_size, v_floor):
+    """q = p s / .25, s = (W zbar size + level) / (W zbar + 1): the expected variance as a share of the largest; p before any variance."""
+    level = history.informative_size_level(log, t, v_floor)
+    if level is None:
+        return p
+    h = history.informative_half_life(len(world.env), batch_size)
+    q = []
+    for i in world.tasks:
+        size = history.informative_size(log, i, t, h, v_floor)
+        weight = 0.0
+        if size is not None:
+            weight = history.effective_weight(log, i, t, h) * history.informative_estimate(log, i, t, h, v_floor)
+        s = (weight * (size or 0.0) + level) / (weight + 1)
+        q.append(p[i] * s / 0.25)
+    return q
+
+
 def log_likelihood(p_before, informative):
     """log P_e(z) of one group for each expert; p_before [E] clipped to [.02, .98]."""
     total = []

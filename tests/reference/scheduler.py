@@ -36,7 +36,11 @@ class ReferenceScheduler:
         uniform = [1 / len(prediction.EXPERTS)] * len(prediction.EXPERTS)
         parts["expert_weights"] = uniform if self.preset == "paper" else prediction.expert_weights(self.expert_rounds())
         parts["p_informative"] = prediction.mixture(parts["expert_weights"], parts["p_e"])
-        parts["q"] = prediction.pr(parts["u"]) if self.preset == "paper" else parts["p_informative"]
+        if self.preset == "paper":
+            parts["q"] = prediction.pr(parts["u"])
+        else:
+            about = (self.world, self.log, t, self.settings.batch_size, self.v_floor)
+            parts["q"] = prediction.expected_variance(parts["p_informative"], *about)
         return parts
 
     def select(self, t, n=None):

@@ -28,6 +28,7 @@ class Settings:
     per_round: int | None = None
     rolling: int | None = None
     consecutive: int = 2
+    exposure_scale: float = 16.0
 
 
 @dataclass
@@ -56,9 +57,9 @@ def exposure(past, i, t):
     return sum(task == i for s, task in past if s <= t)
 
 
-def exposure_factor(c):
-    """omega = (1 + c / 16)^(-1/2)."""
-    return (1 + c / 16) ** -0.5
+def exposure_factor(c, scale):
+    """omega = (1 + c / scale)^(-1/2)."""
+    return (1 + c / scale) ** -0.5
 
 
 def environment_exposure(world, past, e, t):
@@ -134,7 +135,7 @@ def select(world, past, rounds, observed, cold, weight_long, q, weighed, eligibl
     batch = [task for s, task in past if s == t]
     cover = [coverage_terms(world, before, observed, weight_long, i, t, settings.batch_size) for i in world.tasks]
     cover = [c * y for c, y in zip(cover, q, strict=True)] if weighed else cover
-    omega = [exposure_factor(exposure(before, i, t)) for i in world.tasks]
+    omega = [exposure_factor(exposure(before, i, t), settings.exposure_scale) for i in world.tasks]
     left = [i for i in world.tasks if eligible[i]]
     result = Batch()
     for rank in range(min(n, len(left))):

@@ -34,6 +34,15 @@ def test_the_bonus_by_hand() -> None:
     assert bonus.tolist() == pytest.approx([0.35, 0.8, 0.8])
 
 
+def test_the_bonus_is_of_the_chance_alone() -> None:
+    """q = p s: with s = 1/2 a bonus of .3 on p = .5 is one of .15; and where p is 0 there is nothing to hope for."""
+    half = Prediction(
+        informativeness=f64(0.25, 0.0), predicted_variance=f64(0.1, 0.1), p_informative=f64(0.5, 0.0), uncertainty=f64(0.2, 0.0)
+    )
+    bonus = acquired(half, SelectConfig(acquisition="bonus", acquisition_bonus=1.5), IDENTITY[:2], 0, 0)
+    assert bonus.tolist() == pytest.approx([0.4, 0.0])
+
+
 def test_a_draw_by_hand() -> None:
     """p = 1/2, sigma^2 = 1/12 is the uniform distribution; p = 0.2, sigma = 0.1 is Beta(3, 12)."""
     third = 1 / 12**0.5
@@ -68,9 +77,8 @@ def test_a_predictor_without_uncertainty_is_refused() -> None:
 @pytest.mark.parametrize("acquisition", ["bonus", "thompson"])
 def test_a_scheduler_picks_by_it(acquisition: str) -> None:
     graph = graph_of([k // 5 for k in range(40)])
-    plain, other = (
-        EnvSched(None, graph, batch_size=8, select=SelectConfig(acquisition=name, coverage_share=0.0)) for name in ("score", acquisition)
-    )
+    settings = (SelectConfig(acquisition=name, acquisition_bonus=9.0, coverage_share=0.0) for name in ("score", acquisition))
+    plain, other = (EnvSched(None, graph, batch_size=8, select=some) for some in settings)
     for scheduler in (plain, other):
         for step in range(3):
             scheduler.observe(groups(scheduler.shadow(step, [f"e{k}/t{5 * k + step}" for k in range(8)])))
