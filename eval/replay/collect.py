@@ -28,6 +28,8 @@ ROW = (
     "calibration_error",
 )
 """What is said of a predictor; beside it the Spearman of each third."""
+INTERVAL = ("interval_coverage", "interval_probability")
+"""What is said of the target `informative` alone."""
 THIRDS = ("early", "middle", "late")
 
 
@@ -57,7 +59,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ROW} | {f"spearman_{part}": row[part]["spearman"] for part in THIRDS}
+    found = {name: row[name] for name in (*ROW, *INTERVAL) if name in ROW or name in row}
+    return found | {f"spearman_{part}": row[part]["spearman"] for part in THIRDS}
 
 
 def main() -> None:
