@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from envsched_gnn.errors import EnvSchedError
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Pick, Rollout, RolloutGroup, Selection, Status
 from envsched_gnn.train.environments import play
@@ -75,11 +74,12 @@ class ScriptedEngine:
             finished: groups of this selection that an interrupted run has already; they are not played or yielded again.
 
         Raises:
-            EnvSchedError: a task is not in the pool, or worker processes do not start.
+            PoolError: a task is not in the pool.
+            EnvSchedError: worker processes do not start.
         """
         there = {group.group_id for group in finished}
         picks = [pick for pick in selection.picks if pick.group_id not in there]
-        asked = [(self._row(pick), pick.group_id) for pick in picks]
+        asked = [(self._pool.row(pick.key), pick.group_id) for pick in picks]
         for place, rollouts in self._played(asked, selection.num_rollouts or self._num_rollouts):
             yield _group(picks[place], selection.step, rollouts)
 
@@ -100,14 +100,6 @@ class ScriptedEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.policy.load_state_dict(state)
-
-    def _row(self, pick: Pick) -> int:
-        row = self._pool.index_of.get(pick.key)
-        if row is None:
-            raise EnvSchedError(
-                f"selected task {pick.key!r} is not in the pool of this engine ({self._pool.source}). Use one pool for both."
-            )
-        return row
 
     def _played(self, asked: Sequence[tuple[int, str]], size: int) -> Iterator[tuple[int, tuple[Rollout, ...]]]:
         """(position, `size` rollouts) of each (row of the pool, name of the occasion) as it finishes."""

@@ -63,6 +63,17 @@ class Pool:
         """Row of each identity."""
         return {key: row for row, key in enumerate(self.keys)}
 
+    def row(self, key: str) -> int:
+        """Row of `ENV_ID/TASK_ID`.
+
+        Raises:
+            PoolError: it is not in the pool.
+        """
+        row = self.index_of.get(key)
+        if row is None:
+            raise PoolError(f"task {key!r} is not in the pool {self.source}. Use one pool for scheduler and engine.")
+        return row
+
     @cached_property
     def environment_of(self) -> dict[str, Environment]:
         """Environment of each env_id."""

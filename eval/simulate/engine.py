@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from envsched_gnn.errors import EnvSchedError
 from envsched_gnn.eval.simulate.learner import Learner
 from envsched_gnn.eval.simulate.rewards import draw
 from envsched_gnn.eval.simulate.world import World, stream
@@ -47,7 +46,7 @@ class SimulatedEngine:
             finished: groups of this selection that an interrupted run has already; not drawn or yielded again, but learned from.
 
         Raises:
-            EnvSchedError: a task is not in the pool.
+            PoolError: a task is not in the pool.
         """
         known = {group.group_id: group for group in finished}
         for group in self.play(selection, list(known.values())):
@@ -60,11 +59,11 @@ class SimulatedEngine:
         """Groups in rank order but those in `finished`, of `selection.num_rollouts` rollouts if it says how many; nothing is learned.
 
         Raises:
-            EnvSchedError: a task is not in the pool.
+            PoolError: a task is not in the pool.
         """
         there = {group.group_id for group in finished}
         picks = [pick for pick in selection.picks if pick.group_id not in there]
-        rows, success = [self._row(pick) for pick in picks], self.learner.success()
+        rows, success = [self._pool.row(pick.key) for pick in picks], self.learner.success()
         for pick, row in zip(picks, rows, strict=True):
             yield self._group(selection, pick, row, success[row])
 
@@ -85,14 +84,6 @@ class SimulatedEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.learner.load_state_dict(state)
-
-    def _row(self, pick: Pick) -> int:
-        row = self._pool.index_of.get(pick.key)
-        if row is None:
-            raise EnvSchedError(
-                f"selected task {pick.key!r} is not in the pool of this engine ({self._pool.source}). Use one pool for both."
-            )
-        return row
 
     def _group(self, selection: Selection, pick: Pick, row: int, success: float) -> RolloutGroup:
         rng, k = stream(self._seed, pick.group_id), selection.num_rollouts or self._num_rollouts

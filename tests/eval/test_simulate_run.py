@@ -128,7 +128,7 @@ def test_costs(world: World, pool: Pool) -> None:
 
 def test_a_task_of_another_pool(world: World, pool: Pool) -> None:
     other = pool_of(make_world(replace(WORLD, environments=13)))
-    with pytest.raises(EnvSchedError, match="selected task 'sim_00012/task_00019' is not in the pool of this engine"):
+    with pytest.raises(EnvSchedError, match="task 'sim_00012/task_00019' is not in the pool"):
         list(SimulatedEngine(pool, world).rollout(selection_of(other, 0, [259])))
 
 

@@ -185,7 +185,7 @@ def test_practice_raises_rewards() -> None:
 def test_a_task_of_another_pool_is_refused() -> None:
     with (
         ScriptedEngine(make_pool(1, 1)) as engine,
-        pytest.raises(EnvSchedError, match=r"'e3/t0' is not in the pool of this engine .shops."),
+        pytest.raises(EnvSchedError, match=r"task 'e3/t0' is not in the pool shops"),
     ):
         list(engine.rollout(selection(make_pool(), 0, [12])))
 
