@@ -71,17 +71,19 @@ def mixed_prior(
     return (within * on_within).add_(cross, alpha=on_cross).add_(on_level * level)
 
 
-def expected_size(p: Float[Tensor, " n"], evidence: Evidence, power: float) -> Float[Tensor, " n"]:
-    """`p s / 0.25^power`: the expected v^power of the next group, as a share of the largest, with s the task's size shrunk to the level:
-
-        s = (W zbar size + c level) / (W zbar + c)
+def shrunk_size(evidence: Evidence) -> Float[Tensor, " n"]:
+    """`s = (W zbar size + c level) / (W zbar + c)`: E[v^power | v > v_floor] of a task, shrunk to the level.
 
     `size` and `level` are means over groups with v > v_floor, of the task and of all; c is GRAPH_STRENGTH. (ours)
     """
     assert evidence.size is not None
     weight = evidence.informative_weight * evidence.informative_estimate
-    s = (weight * evidence.size + GRAPH_STRENGTH * evidence.size_level) / (weight + GRAPH_STRENGTH)
-    return p * s / MAX_VARIANCE**power if evidence.size_level else p
+    return (weight * evidence.size + GRAPH_STRENGTH * evidence.size_level) / (weight + GRAPH_STRENGTH)
+
+
+def expected_size(p: Float[Tensor, " n"], evidence: Evidence, power: float) -> Float[Tensor, " n"]:
+    """`p s / 0.25^power`: the expected v^power of the next group, as a share of the largest; p before any variance was seen (ours)."""
+    return p * shrunk_size(evidence) / MAX_VARIANCE**power if evidence.size_level else p
 
 
 def informative_variance(evidence: Evidence) -> float:

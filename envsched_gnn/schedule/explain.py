@@ -109,6 +109,7 @@ def explain(scheduler: EnvSched, row: int, step: int) -> Explanation:
         formulas, terms = _paper(row, evidence, prediction, neighbors, heuristic)
     else:
         formulas, terms = _default(row, evidence, neighbors, heuristic.experts.weights().tolist())
+        formulas = (*formulas, *_size(row, evidence, prediction, heuristic.power))
     return Explanation(
         task=scheduler.book.keys[row],
         step=step,
@@ -223,6 +224,17 @@ def _default(row: int, evidence: Evidence, neighbors: Mapping[Relation, tuple[Ne
         for (name, c), weight in zip(experts, weights, strict=True)
     )
     return formulas, terms
+
+
+def _size(row: int, evidence: Evidence, prediction: Prediction, power: float | None) -> Steps:
+    """How P(informative) becomes the informativeness, where the target is a size."""
+    if power is None or not evidence.size_level:
+        return ()
+    name = {1.0: "variance", 0.5: "deviation"}[power]
+    return (
+        (f"size = (W zbar own + level) / (W zbar + 1), of the {name} where there is any", float(mixture.shrunk_size(evidence)[row])),
+        (f"informativeness = p_informative size / {mixture.MAX_VARIANCE**power:g}", float(prediction.informativeness[row])),
+    )
 
 
 def _learned(row: int, prediction: Prediction) -> tuple[Steps, Steps]:

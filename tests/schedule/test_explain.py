@@ -31,6 +31,10 @@ def test_every_explanation_adds_up(preset, rounds):
             for stat in ("variance", "mean", "dispersion"):
                 estimate = shown[f"est_{stat} = (W own + 2 (within + cross) / 2) / (W + 2)"]
                 assert estimate == pytest.approx(float(scores[f"{stat}_long"][row]), abs=1e-12)
+        elif rounds:
+            shown = dict(e.formulas)
+            size = shown["size = (W zbar own + level) / (W zbar + 1), of the variance where there is any"]
+            assert shown["informativeness = p_informative size / 0.25"] == e.informativeness == pytest.approx(e.value * size / 0.25)
 
 
 def test_an_explanation_is_plain_data_and_readable():
