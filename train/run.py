@@ -94,7 +94,7 @@ def warn_of_lost_ledger(ledger: Ledger, step: int, progress: Progress) -> None:
 def _check_policy(config: Config) -> None:
     if config.run.policy == "envsched" and config.predict.preset == "paper":
         raise ConfigError("predict.preset = 'paper' with run.policy = 'envsched', which is the preset 'default'. Set run.policy = 'paper'.")
-    if config.run.policy == "paper" and config.predict.target != "informative":
+    if config.run.policy == "paper" and config.predict.target != "variance":
         cure = "Set run.policy = 'envsched', or leave predict.target out."
         raise ConfigError(f"predict.target = {config.predict.target!r} with run.policy = 'paper', which orders by its own variance. {cure}")
     if config.run.policy == "oracle":

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from envsched_gnn.config import Config, PoolConfig, RolloutConfig, RunConfig, SelectConfig, TrainConfig, load_config, to_toml
+from envsched_gnn.config import (
+    Config,
+    PoolConfig,
+    PredictConfig,
+    RolloutConfig,
+    RunConfig,
+    SelectConfig,
+    TrainConfig,
+    load_config,
+    to_toml,
+)
+from envsched_gnn.config_scheduling import Target
 from envsched_gnn.errors import CheckpointError, ConfigError, GraphError, HistoryError
 from envsched_gnn.eval.report import write_report
 from envsched_gnn.ledger import Ledger
@@ -331,6 +342,13 @@ def test_another_setting_is_named(folder: Path) -> None:
         run(config, resume=False)
     with pytest.raises(ConfigError, match=r"Set run\.policy = 'paper'"):
         run(load_config(None, ["predict.preset=paper"]))
+
+
+@pytest.mark.parametrize("target", ["informative", "std"])
+def test_paper_has_a_target_of_its_own(folder: Path, target: Target) -> None:
+    config = replace(configuration(folder, "target", policy="paper"), predict=PredictConfig(target=target))
+    with pytest.raises(ConfigError, match=f"predict.target = '{target}' with run.policy = 'paper', which orders by its own variance"):
+        run(config)
 
 
 def test_a_setting_younger_than_the_run_is_its_default(folder: Path, tmp_path: Path) -> None:
