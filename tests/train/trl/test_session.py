@@ -301,7 +301,8 @@ def test_uniform_selection_and_lost_figures(folder: Path) -> None:
 def test_two_processes_keep_one_folder(folder: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom envsched_gnn.train.session import train\n"
-        "from tests.train.trl.test_session import configuration\nprint('FOLDER', train(configuration(Path(sys.argv[1]), 'two')))"
+        "from tests.train.trl.test_session import configuration\nkept = train(configuration(Path(sys.argv[1]), 'two'))\n"
+        "sys.stdout.write(f'FOLDER {kept}\\n')"  # in one piece: both processes write to the same pipe
     )
     script = folder / "two.py"
     script.write_text(code)
