@@ -38,8 +38,11 @@ def acquired(
         cure = "Set select.acquisition = 'score', or let the predictor fill Prediction.uncertainty."
         raise ConfigError(f"select.acquisition = {config.acquisition!r}: the predictor says no uncertainty. {cure}")
     p = prediction.p_informative
-    bonus, chance = config.acquisition_bonus * sigma, uniform(identity, seed, step)
-    hoped = p + bonus if config.acquisition == "bonus" else beta_draw(p, sigma, chance)
+    match config.acquisition:
+        case "bonus":
+            hoped = p + config.acquisition_bonus * sigma
+        case _:
+            hoped = beta_draw(p, sigma, uniform(identity, seed, step))
     return q * torch.where(p > 0, hoped / p, 1)
 
 

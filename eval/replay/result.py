@@ -15,7 +15,7 @@ import numpy as np
 from envsched_gnn.errors import HistoryError, message
 from envsched_gnn.eval.headline.statistics import Interval
 from envsched_gnn.eval.metrics import bins
-from envsched_gnn.eval.replay.coverage import coverage
+from envsched_gnn.eval.replay.intervals import interval_coverage
 from envsched_gnn.eval.replay.judge import TARGETS, Judgement, judge
 from envsched_gnn.eval.replay.predictors import check_names
 from envsched_gnn.eval.replay.recorded import Recorded
@@ -115,7 +115,7 @@ def _row(recorded: Recorded, key: tuple[str, str], said: Predicted, sums: np.nda
         "spearman_pooled": pooled,
         "calibration_error": error,
         "calibration": [vars(entry) for entry in curve],
-        **(coverage(said) if target == "informative" else {}),
+        **(interval_coverage(said) if target == "informative" else {}),
         **{part: _figures(sums[steps]) for part, steps in thirds(len(sums)).items()},
     }
 

@@ -30,7 +30,7 @@ def interval_of(p: np.ndarray) -> tuple[int, int, float]:
     return low, high, float(total[high] - (total[low - 1] if low else 0.0))
 
 
-def coverage(said: Predicted) -> dict[str, float]:
+def interval_coverage(said: Predicted) -> dict[str, float]:
     """`interval_coverage`: share of steps whose number of informative groups lies in the interval that the predictions gave it.
 
     `interval_probability`: what the predictions gave the intervals, mean over steps; more than NOMINAL, since counts are whole. Coverage

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from envsched_gnn.eval.replay.coverage import count_distribution, coverage, interval_of
+from envsched_gnn.eval.replay.intervals import count_distribution, interval_coverage, interval_of
 from envsched_gnn.eval.replay.score import Predicted
 
 
@@ -30,9 +30,9 @@ def test_who_is_right_covers_what_it_promised_and_who_is_wrong_does_not() -> Non
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.9, (2000, 16))
     z = (rng.random(p.shape) < p).astype(float)
-    right = coverage(predicted(p, z))
+    right = interval_coverage(predicted(p, z))
     assert right["interval_probability"] > 0.9
     assert right["interval_coverage"] == pytest.approx(right["interval_probability"], abs=0.015)
-    assert coverage(predicted(p**2, z))["interval_coverage"] < 0.75
+    assert interval_coverage(predicted(p**2, z))["interval_coverage"] < 0.75
     together = np.repeat(rng.random((2000, 1)) < 0.5, 16, axis=1).astype(float)  # each half of the time, but all at once
-    assert coverage(predicted(np.full(p.shape, 0.5), together))["interval_coverage"] == 0
+    assert interval_coverage(predicted(np.full(p.shape, 0.5), together))["interval_coverage"] == 0
