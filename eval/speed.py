@@ -29,23 +29,29 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import HeteroData
 
-from envsched_gnn.config_scheduling import Preset
+from envsched_gnn.config import PredictConfig
 from envsched_gnn.eval.benchmarks import peers
 from envsched_gnn.eval.benchmarks.pools import BATCH, NUM_ROLLOUTS, ROUNDS, SIZES, history, random_graph, timed_graph
 from envsched_gnn.files import write_atomic
 from envsched_gnn.graph.io import load_graph, save_graph
+from envsched_gnn.models.make import predictor_of
 from envsched_gnn.policy_facts import NAMES
 from envsched_gnn.schedule import EnvSched
 from envsched_gnn.train.folder import commit
 
 COLUMNS = (
-    *("preset", "environments", "records", "dimension", "tasks", "device", "threads"),
+    *("predictor", "environments", "records", "dimension", "tasks", "device", "threads"),
     *("predict_ms", "greedy_ms", "select_ms", "observe_ms", "observe_first_ms", "build_s", "peak_mb", "floor_sort_ms", "floor_gather_ms"),
 )
 PEERS = tuple(name for name in NAMES if name != "oracle")
-"""Timed on random graphs with made-up prompt vectors, all alike; those of the presets above have features."""
+"""Timed on random graphs with made-up prompt vectors, all alike; those of the predictors have features."""
 PEER_ROUNDS = 8
-PRESETS: tuple[Preset, ...] = ("paper", "default")
+PREDICTORS = {
+    "paper": PredictConfig(preset="paper"),
+    "default": PredictConfig(),
+    "learned": PredictConfig(predictor="learned"),
+}
+"""Both presets, and the network in place of the mixture; `learned` observes and learns."""
 EDGES_PER_TASK = 18
 """k_within + k_cross."""
 
@@ -76,12 +82,12 @@ def floors(tasks: int, device: str) -> dict[str, float]:
     return {"floor_sort_ms": median(torch.sort, values), "floor_gather_ms": median(gather_add)}
 
 
-def measure(graph: HeteroData, preset: Preset, device: str, rounds: int) -> dict[str, Any]:
-    """One row: fill the history, then time `rounds` rounds of select and observe; medians without the first.
+def measure(graph: HeteroData, predictor: str, device: str, rounds: int) -> dict[str, Any]:
+    """One row of one of PREDICTORS: fill the history, then time `rounds` rounds of select and observe; medians without the first.
 
     `observe_first_ms` is the slowest of the second to sixth observed round: the very first one also warms the process up.
     """
-    sched = EnvSched(None, graph, batch_size=BATCH, seed=0, preset=preset).to(device)
+    sched = EnvSched(None, graph, batch_size=BATCH, seed=0, predict=PREDICTORS[predictor], predictor=predictor_of).to(device)
     first = [timed(device, sched.observe, groups)[0] for groups in history(graph, ROUNDS)]
     times: dict[str, list[float]] = {"predict_ms": [], "select_ms": [], "observe_ms": []}
     generator = torch.Generator().manual_seed(0)
@@ -94,7 +100,7 @@ def measure(graph: HeteroData, preset: Preset, device: str, rounds: int) -> dict
     row = {name: statistics.median(values[1:]) for name, values in times.items()}
     store = graph["task"]
     return {
-        "preset": preset,
+        "predictor": predictor,
         "environments": len(graph.env_ids),
         "records": len(store.cross_vectors),
         "dimension": store.cross_vectors.shape[1],
@@ -138,8 +144,8 @@ def graph_of(number: int, folder: Path) -> tuple[Path, dict[str, Any]]:
     return path, built
 
 
-def of_presets(sizes: list[int], threads: list[int], rounds: int, graphs: Path) -> Iterator[dict[str, Any]]:
-    """A row for every size, device, number of threads and preset."""
+def of_predictors(sizes: list[int], threads: list[int], rounds: int, graphs: Path) -> Iterator[dict[str, Any]]:
+    """A row for every size, device, number of threads and predictor."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for number, size in enumerate(SIZES):
         if size.tasks not in sizes:
@@ -147,9 +153,9 @@ def of_presets(sizes: list[int], threads: list[int], rounds: int, graphs: Path) 
         path, built = graph_of(number, graphs)
         for device in devices:
             for count in threads if device == "cpu" else threads[:1]:
-                for preset in PRESETS:
-                    print(f"{size.tasks} tasks, preset {preset}, {device}, threads {count}", file=sys.stderr)
-                    row = child(["--row", str(path), preset, device, str(rounds)], count) | built
+                for predictor in PREDICTORS:
+                    print(f"{size.tasks} tasks, {predictor}, {device}, threads {count}", file=sys.stderr)
+                    row = child(["--row", str(path), predictor, device, str(rounds)], count) | built
                     yield {column: row[column] for column in COLUMNS} | {
                         "select/floors": row["select_ms"] / (row["floor_sort_ms"] + row["floor_gather_ms"])
                     }
@@ -199,8 +205,8 @@ def main() -> None:
         save_graph(graph, arguments.build[1])
         print(json.dumps({"build_s": seconds}))
     elif arguments.row:
-        path, preset, device, rounds = arguments.row
-        print(json.dumps(measure(load_graph(path), preset, device, int(rounds))))
+        path, predictor, device, rounds = arguments.row
+        print(json.dumps(measure(load_graph(path), predictor, device, int(rounds))))
     elif arguments.peer:
         name, path = arguments.peer
         print(json.dumps(peers.measure(name, load_graph(path), PEER_ROUNDS)))
@@ -216,7 +222,7 @@ def run(arguments: argparse.Namespace) -> None:
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "peers": []}
     with tempfile.TemporaryDirectory() as temporary:
         graphs = arguments.graphs or Path(temporary)
-        for row in of_presets(sizes, threads, arguments.rounds, graphs):
+        for row in of_predictors(sizes, threads, arguments.rounds, graphs):
             found["rows"].append(row)
             write(found, arguments.out)
         for row in of_peers(of_peer_sizes, [name for name in arguments.policies.split(",") if name], threads[-1], Path(temporary)):

@@ -435,17 +435,19 @@ def test_scheduling_on_a_dense_graph_of_real_environments(data_dir: Path, tiny: 
     check_scheduler(pool, build_graph(pool, similarity="dense", embedding=tiny), "default")
 
 
-def test_the_mixture_on_embeddings(world: Pool) -> None:
+@pytest.mark.parametrize("name", ["mixture", "learned"])
+def test_a_predictor_on_embeddings(world: Pool, name: str) -> None:
     tfidf, dense = (kept_graph(world, Config(graph=GraphConfig(similarity=kind))) for kind in ("tfidf", "dense"))
     variance = torch.rand(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sub(0.5).clamp(0).mul(0.5)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
     recorded = replace(recorded_of(tfidf, order, variance), pool=world)
-    said = judge(recorded, ["mixture", "mixture_dense"]).predicted
-    there = judge(recorded_of(dense, order, variance), ["mixture", "mixture_dense"]).predicted
+    names = [name, f"{name}_dense"]
+    said = judge(recorded, names).predicted
+    there = judge(recorded_of(dense, order, variance), names).predicted
     for target in ("variance", "informative"):
-        assert (said[target, "mixture_dense"] == there[target, "mixture"]).all()
-        assert (there[target, "mixture_dense"] == there[target, "mixture"]).all()
-        assert (said[target, "mixture_dense"] != said[target, "mixture"]).any()
+        assert (said[target, f"{name}_dense"] == there[target, name]).all()
+        assert (there[target, f"{name}_dense"] == there[target, name]).all()
+        assert (said[target, f"{name}_dense"] != said[target, name]).any()
 
 
 @pytest.fixture
@@ -489,10 +491,10 @@ def test_a_simulated_run_of_a_learned_predictor_keeps_its_graph(run: Path) -> No
 def test_a_ledger_without_texts_has_no_dense_mixture(graph: HeteroData) -> None:
     plain = recorded_of(build_graph(POOL), [0], [0.1])
     with pytest.raises(GraphError, match=r"mixture_dense needs embeddings, and the graph holds none. Give --pool, or --graph"):
-        dense_graph_of(plain)
+        dense_graph_of(plain, "mixture_dense")
     with pytest.raises(GraphError, match="mixture_dense of a simulated ledger, whose tasks hold no text to embed"):
-        dense_graph_of(replace(plain, kind="simulated"))
-    assert dense_graph_of(replace(plain, graph=graph)) is graph
+        dense_graph_of(replace(plain, kind="simulated"), "mixture_dense")
+    assert dense_graph_of(replace(plain, graph=graph), "mixture_dense") is graph
     assert "mixture_dense" not in check_names([])
     assert check_names(["mixture_dense"]) == ("mixture_dense",)
 

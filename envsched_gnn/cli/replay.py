@@ -29,7 +29,7 @@ def replay(
     predictor: Annotated[
         list[str] | None,
         typer.Option(
-            "--predictor", metavar="NAME", help="A predictor to judge; may be repeated; default: all but mixture_dense and graph_potts."
+            "--predictor", metavar="NAME", help="A predictor to judge; may be repeated; default: all but *_dense and graph_potts."
         ),
     ] = None,
     settings: Settings = None,

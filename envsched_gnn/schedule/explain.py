@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from envsched_gnn.config import PredictConfig
 from envsched_gnn.graph.neighbors import RELATIONS, Relation
 from envsched_gnn.history import STATS
 from envsched_gnn.ops import percentile_rank, quantile_map, sort
@@ -103,6 +104,7 @@ def explain(scheduler: EnvSched, row: int, step: int) -> Explanation:
     terms: Steps
     if learned:
         formulas, terms = _learned(row, prediction)
+        formulas = (*formulas, *_worth(row, prediction, scheduler.predict_config))
     elif heuristic is None:
         formulas, terms = (), (("the predictor's own", float(value[row])),)
     elif heuristic.preset == "paper":
@@ -253,6 +255,21 @@ def _learned(row: int, prediction: Prediction) -> tuple[Steps, Steps]:
     if prediction.uncertainty is not None:
         formulas.append(("uncertainty of P(informative)", float(prediction.uncertainty[row])))
     return tuple(formulas), (("mixture", mixed), ("learned correction", p - mixed))
+
+
+def _worth(row: int, prediction: Prediction, config: PredictConfig) -> Steps:
+    """How the network's P(informative) and its E[v | v > floor] become the informativeness."""
+    u, q = float(prediction.predicted_variance[row]), float(prediction.informativeness[row])
+    variance = ("predicted_variance = p_informative E[v | v > floor]", u)
+    if config.preset == "paper":
+        return variance, ("informativeness = rank of predicted_variance", q)
+    match config.target:
+        case "informative":
+            return ()
+        case "variance":
+            return variance, ("informativeness = 4 predicted_variance", q)
+        case "std":
+            return variance, ("informativeness = 2 sqrt(p_informative predicted_variance)", q)
 
 
 def _caps(scheduler: EnvSched, row: int, step: int) -> dict[str, str]:

@@ -4,8 +4,8 @@ Knows: what each of them is made of, and that one which predicts a single target
 Does not know: ledgers, scores.
 
 `global_mean`, `own`, `within` and `cross` are the single sources of the method, each alone; `paper` and `mixture` are the two presets;
-`mixture_dense` is the mixture on embeddings; `learned` corrects the mixture by a network, and `ensemble` weighs both by how well they
-predicted.
+`learned` corrects the mixture by a network, and `ensemble` weighs both by how well they predicted; `mixture_dense` and `learned_dense` are
+the mixture and the network on embeddings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import PredictConfig
 from envsched_gnn.errors import ConfigError
-from envsched_gnn.eval.replay import dense, potts
+from envsched_gnn.eval.replay import potts
+from envsched_gnn.eval.replay.dense import on_dense_graph
 from envsched_gnn.graph.neighbors import RELATIONS, Neighbors, Relation
 from envsched_gnn.history import GroupStatistics
 from envsched_gnn.models.learner import Learner
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 NAMES = ("global_mean", "own", "within", "cross", "paper", "mixture", "learned", "ensemble")
 """In the order of tables; they need nothing but the ledger and its graph."""
-OF_TEXTS = (dense.NAME, potts.NAME)
+OF_TEXTS = ("mixture_dense", "learned_dense", potts.NAME)
 """They read the pool's texts besides, and have to be named."""
 ALL_NAMES = (*NAMES, *OF_TEXTS)
 
@@ -82,8 +83,12 @@ def predictor_of(name: str, neighbors: Neighbors, v_floor: float, recorded: Reco
             return untrained(neighbors, v_floor)
         case "ensemble":
             return EnsemblePredictor(untrained(neighbors, v_floor))
-        case dense.NAME if recorded is not None:
-            return ByProbability(dense.dense_mixture(recorded, neighbors))
+        case "mixture_dense" if recorded is not None:
+            return ByProbability(
+                on_dense_graph(name, recorded, neighbors, lambda near: HeuristicPredictor("default", near, v_floor=v_floor))
+            )
+        case "learned_dense" if recorded is not None:
+            return on_dense_graph(name, recorded, neighbors, lambda near: untrained(near, v_floor))
         case potts.NAME if recorded is not None:
             return potts.prompt_graph(recorded)
     near = difflib.get_close_matches(name, ALL_NAMES, n=1)

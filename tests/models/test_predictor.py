@@ -228,6 +228,32 @@ def test_a_scheduler_resumes_with_the_same_picks(name: str) -> None:
     assert explanation.preset == name
 
 
+@pytest.mark.parametrize(
+    ("settings", "formula"),
+    [
+        ({"target": "informative"}, None),
+        ({"target": "variance"}, lambda p, u: 4 * u),
+        ({"target": "std"}, lambda p, u: 2 * (p * u) ** 0.5),
+        ({"preset": "paper"}, None),
+    ],
+)
+def test_the_explanation_tells_how_the_chance_becomes_the_informativeness(settings, formula) -> None:
+    scheduler = EnvSched(
+        None,
+        graph_of([k // 5 for k in range(40)]),
+        batch_size=12,
+        predict=PredictConfig(predictor="learned", **settings),
+        predictor=predictor_of,
+    )
+    for step in range(6):
+        scheduler.observe(groups(scheduler.select(step)))
+    explanation = scheduler.explain("e0/t0")
+    said = {name.partition(" = ")[0]: value for name, value in explanation.formulas}
+    assert said.get("informativeness") == (None if settings.get("target") == "informative" else explanation.informativeness)
+    if formula:
+        assert formula(explanation.value, said["predicted_variance"]) == pytest.approx(explanation.informativeness)
+
+
 def test_devices_follow_the_scheduler(device: torch.device) -> None:
     graph = graph_of([k // 5 for k in range(40)])
     scheduler = EnvSched(None, graph, batch_size=12, predict=PredictConfig(predictor="ensemble"), predictor=predictor_of).to(device)
