@@ -17,7 +17,7 @@ from envsched_gnn.models.memory import CAPACITY, Groups, Memory
 from envsched_gnn.models.network import Propagation, loss
 
 MIN_GROUPS = 50
-"""Groups before which nothing is learned, and the heuristic stands alone (the issue's)."""
+"""Groups before which nothing is learned, and the heuristic stands alone (ours)."""
 TRUST = 200
 """n0: after so many groups half of the correction counts (ours)."""
 STEPS = 20

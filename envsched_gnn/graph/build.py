@@ -31,7 +31,7 @@ from envsched_gnn.config import GraphConfig
 from envsched_gnn.errors import GraphError
 from envsched_gnn.features.abstract import AbstractRecord
 from envsched_gnn.features.build import Features, Report, SimilarityKind, build_features
-from envsched_gnn.features.embed import DEFAULT_MODEL, Encoder
+from envsched_gnn.features.embed import DEFAULT_MODEL, Encoder, model_folder
 from envsched_gnn.graph.similarity import quantise
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.pool.shuffle import shown_rows
@@ -72,6 +72,8 @@ def build_graph(
     _check_environment_sizes([e.env_id for e in pool.environments], _pool_sizes(pool))
     model = embedding or ("" if similarity == "tfidf" else DEFAULT_MODEL)
     encoder = Encoder(model=model, batch_size=embedding_batch, device=device) if model else None
+    if model:
+        model_folder(model)  # one that is not there is told before minutes of work
     with _bars(progress) as report:
         features = build_features(pool, records=records, similarity=similarity, encoder=encoder, report=report)
         return _graph_of(pool, features, within_neighbors, cross_neighbors, report)

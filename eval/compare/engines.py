@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.compare.runs import Where
-from envsched_gnn.eval.headline.oracle import Oracle, solvable
+from envsched_gnn.eval.headline.oracle import Looking, Oracle, solvable
 from envsched_gnn.graph.configured import kept_graph
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.pool.pool import Pool
@@ -62,7 +62,7 @@ class EngineArena:
         """One that estimates chances from rollouts."""
         return Oracle(self.pool, self.graph, seed=seed, select=self._config.select, num_rollouts=self._config.rollout.num_rollouts)
 
-    def tell(self, oracle: Oracle, step: int) -> int:
+    def tell(self, oracle: Looking, step: int) -> int:
         """Roll out the training tasks that can be solved, where a look is due."""
         looks = 0
 

@@ -16,14 +16,20 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.eval.headline.told import About, Told
 from envsched_gnn.models.make import predictor_of
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.schedule.uniform import Uniform
 
-Arm = Literal["uniform", "paper", "default", "oracle", "paper_rho0", "no_graph", "shuffled_graph", "dapo"]
-ARMS: tuple[Arm, ...] = get_args(Arm)
+Planned = Literal["uniform", "paper", "default", "oracle", "paper_rho0", "no_graph", "shuffled_graph", "dapo"]
+ARMS: tuple[Planned, ...] = get_args(Planned)
 """In the order in which they are run."""
+Suspicion = Literal["told_seen", "told_unseen", "told_all"]
+SUSPICIONS: tuple[Suspicion, ...] = get_args(Suspicion)
+"""Run only when named: they tell what better prediction would be worth."""
+Arm = Planned | Suspicion
+ABOUT: dict[Suspicion, About] = {"told_seen": "seen", "told_unseen": "unseen", "told_all": "all"}
 
 
 def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> EnvSched | Uniform:
@@ -45,6 +51,9 @@ def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> Env
             return scheduled(without_relations(graph), preset="default", select=select)
         case "shuffled_graph":
             return scheduled(shuffled(graph, seed), preset="default", select=select)
+        case "told_seen" | "told_unseen" | "told_all":
+            k = config.rollout.num_rollouts
+            return Told(pool, graph, about=ABOUT[arm], seed=seed, select=select, predict=config.predict, num_rollouts=k)
 
 
 def without_relations(graph: HeteroData) -> HeteroData:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,15 @@ GRID = 0.05
 """Estimates closer than this are equal (the same)."""
 
 Play = Callable[[Sequence[int], int], list[list[float | None]]]
+"""(rows of tasks, rollouts of each) -> their rewards."""
+
+
+class Looking(Protocol):
+    """What a scheduler has that is told the truth."""
+
+    def look(self, step: int, play: Play) -> None:
+        """Estimate anew where that is due."""
+        ...
 
 
 def informative_probability(rewards: Sequence[float | None], group: int) -> float:

@@ -64,7 +64,7 @@ def write_plot(root: str | Path, path: str | Path) -> Path:
 
 
 def drawn(pools: Mapping[str, Mapping[str, list[Figures]]], found: Collection) -> Figure:
-    """One column a pool, one row a question; every arm of the issue that has a run."""
+    """One column a pool, one row a question; every arm of the protocol that has a run."""
     figure = Figure(figsize=(0.8 + 4.2 * len(pools), 9.6), layout="constrained")
     grid = figure.subplots(1 + len(PANELS), len(pools), squeeze=False, sharex="col", sharey="row")
     for number, (pool, arms) in enumerate(pools.items()):

@@ -40,13 +40,13 @@ from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.train.folder import commit
 
 ARMS = ("uniform", "paper", "paper_rho0", "default", "no_graph", "shuffled_graph", "oracle", "dapo")
-"""The arms of the issue, in the order of the tables; any other folder is an ablation and stands under `ablations`."""
+"""The arms of the protocol, in the order of the tables; any other folder is an ablation and stands under `ablations`."""
 LISTS = ("auc", "final", "zero_variance_share", "time_to_uniform_best", "environments_per_batch", "spearman")
 BESIDE = (
     *("auc_by_step", "auc_by_rollout", "auc_by_token", "final_tasks", "final_environments", "variance", "tools_per_batch"),
     *("time_interpolated", "informative_tasks"),
 )
-"""Figures by seed that the issue does not name."""
+"""Figures by seed that the protocol does not name."""
 HIGHER = ("auc", "final", "auc_by_rollout", "auc_by_token", "final_tasks", "final_environments", "environments_per_batch", "variance")
 LOWER = ("zero_variance_share",)
 DEFINITIONS = {
@@ -110,7 +110,7 @@ def figures_by_pool(root: str | Path) -> tuple[dict[str, dict[str, list[Figures]
 
 
 def result_of(pools: Mapping[str, Arms], roles: Mapping[str, str], command: str) -> dict[str, Any]:
-    """The content of headline.json: the lists of the issue under `pools`, all else beside it."""
+    """The content of headline.json: the lists of the protocol under `pools`, all else beside it."""
 
     def lists(arms: Arms, wanted: bool) -> dict[str, Any]:
         return {arm: lists_of(arms[arm]) for arm in ordered(arms) if (arm in ARMS) == wanted}
@@ -130,7 +130,7 @@ def result_of(pools: Mapping[str, Arms], roles: Mapping[str, str], command: str)
 
 
 def ordered(arms: Arms) -> list[str]:
-    """The arms of the issue in its order, then the ablations by name."""
+    """The arms of the protocol in its order, then the ablations by name."""
     return sorted(arms, key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
 
 

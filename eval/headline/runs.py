@@ -28,8 +28,9 @@ import torch
 from envsched_gnn.config import Config, flatten, load_config, to_table
 from envsched_gnn.errors import ConfigError, EnvSchedError
 from envsched_gnn.eval.compare.engines import EngineArena
-from envsched_gnn.eval.headline.arms import ARMS, Arm, scheduler_of
+from envsched_gnn.eval.headline.arms import ARMS, SUSPICIONS, Arm, scheduler_of
 from envsched_gnn.eval.headline.oracle import Oracle
+from envsched_gnn.eval.headline.told import Told
 from envsched_gnn.eval.resumable import Resumable, Stateful
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.pool.load import load_pool
@@ -95,7 +96,7 @@ class Run:
 
     def _step(self, step: int) -> None:
         watch = Stopwatch()
-        if isinstance(self.scheduler, Oracle):
+        if isinstance(self.scheduler, (Oracle, Told)):
             with watch("look"):
                 self.arena.tell(self.scheduler, step)
         played = self._filtered(step) if self.arm == "dapo" else play_round(self.scheduler, self.arena, step, watch)
@@ -185,7 +186,7 @@ def planned(pools: Sequence[str], arms: Sequence[str], seeds: Sequence[int] | No
     runs = []
     for pool in pools:
         four = [arm for arm in FOUR if arm in arms]
-        rest = [arm for arm in ARMS if arm in arms and arm not in FOUR] if pool == "main" else []
+        rest = [arm for arm in (*ARMS, *SUSPICIONS) if arm in arms and arm not in FOUR] if pool == "main" else []
         for some, count in ((four, MANY if pool == "main" else FEW), (rest, FEW)):
             runs += [(pool, arm, seed) for seed in (range(count) if seeds is None else seeds) for arm in some]
     return runs
@@ -225,7 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.headline.runs", description="Runs of the headline experiment.")
     parser.add_argument("root", type=Path)
     parser.add_argument("--pool", nargs="*", default=POOLS, choices=POOLS)
-    parser.add_argument("--arm", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--arm", nargs="*", default=list(ARMS), choices=[*ARMS, *SUSPICIONS])
     parser.add_argument("--seed", nargs="*", type=int)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-s", "--set", action="append", default=[], metavar="KEY=VALUE")

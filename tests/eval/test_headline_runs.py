@@ -12,9 +12,10 @@ from envsched_gnn import Pool, build_graph
 from envsched_gnn.config import Config, SelectConfig, load_config
 from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError
 from envsched_gnn.eval.headline import runs
-from envsched_gnn.eval.headline.arms import ARMS, Arm, shuffled, without_relations
+from envsched_gnn.eval.headline.arms import ARMS, SUSPICIONS, Arm, scheduler_of, shuffled, without_relations
 from envsched_gnn.eval.headline.oracle import Oracle, informative_probability
 from envsched_gnn.eval.headline.run_files import read_finished
+from envsched_gnn.eval.headline.told import Told, expected_variance
 from envsched_gnn.graph.similarity import pair_similarity
 from envsched_gnn.pool.load import load_pool
 
@@ -87,6 +88,45 @@ def test_the_oracle_ranks_by_its_estimate(pool: Pool) -> None:
     assert again.select(1).task_ids == oracle.select(1).task_ids
 
 
+def test_variance_of_a_group_from_other_rollouts() -> None:
+    assert expected_variance([1.0, 1.0, 0.0, 0.0, None], 8) == pytest.approx(7 / 8 * 1 / 3)
+    assert expected_variance([1.0, 1.0], 8) == 0.0
+    assert expected_variance([1.0, None], 8) == 0.0
+
+
+@pytest.mark.parametrize("about", ["seen", "unseen", "all"])
+def test_what_is_told_replaces_the_forecast_of_the_tasks_meant(pool: Pool, about: str) -> None:
+    graph = build_graph(pool)
+    told, plain = (scheduler_of(arm, config(), pool, graph) for arm in (f"told_{about}", "default"))
+    assert isinstance(told, Told)
+    seen = set()
+    for scheduler in (told, plain):
+        picks = scheduler.select(0)
+        scheduler.observe(picks, [[0.0, 1.0, 1.0, 1.0]] * len(picks.picks))
+        seen = {pick.task_index for pick in picks.picks}
+    train = {row for row, task in enumerate(pool.tasks) if not task.held_out}
+    meant = {"seen": seen, "unseen": train - seen, "all": train}[about]
+    asked = []
+
+    def play(rows: list[int], samples: int) -> list[list[float | None]]:
+        asked.extend(rows)
+        return [[float(k % 2) for k in range(samples)]] * len(rows)
+
+    told.look(3, play)
+    assert not asked
+    told.look(4, play)
+    assert set(asked) == meant
+    (_, ours), (_, theirs) = (scheduler.predicted(4) for scheduler in (told, plain))
+    variance = 3 / 4 * 4 / 15  # a group of 4, and 16 rollouts whose squared deviations add up to 4
+    for row in range(len(pool.tasks)):
+        if row in meant:
+            assert ours.predicted_variance[row] == pytest.approx(variance)
+            assert ours.informativeness[row] == pytest.approx(4 * variance)
+            assert ours.p_informative[row] == pytest.approx(1 - 2 * 70 / 1820)  # C(8, 4) / C(16, 4) for each of the two rewards
+        else:
+            assert ours.at(torch.tensor([row])).informativeness == theirs.at(torch.tensor([row])).informativeness
+
+
 def test_graphs_of_the_ablations(pool: Pool) -> None:
     graph = build_graph(pool)
     rows = torch.arange(len(pool.tasks))
@@ -100,7 +140,7 @@ def test_graphs_of_the_ablations(pool: Pool) -> None:
     assert torch.equal(mixed.diagonal(), torch.zeros(len(rows)))
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [*ARMS, *SUSPICIONS])
 def test_every_arm_makes_a_run(arm: Arm, tmp_path: Path) -> None:
     runs.make(tmp_path, "main", arm, 0, SMALL)
     run = read_finished(tmp_path / "main" / arm / "0")
@@ -118,7 +158,7 @@ def test_every_arm_makes_a_run(arm: Arm, tmp_path: Path) -> None:
     assert all(math.isfinite(line["mean"]) for line in run.evaluations)
 
 
-@pytest.mark.parametrize("arm", ["default", "oracle", "dapo"])
+@pytest.mark.parametrize("arm", ["default", "oracle", "dapo", "told_all"])
 def test_a_stopped_run_goes_on_as_if_it_had_not(arm: Arm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.make(tmp_path / "whole", "main", arm, 0, SMALL)
     step = runs.Run._step
