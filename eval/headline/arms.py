@@ -16,7 +16,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import Config
 from envsched_gnn.eval.headline.oracle import Oracle
-from envsched_gnn.eval.headline.told import About, Told
+from envsched_gnn.eval.headline.told import Told
 from envsched_gnn.models.make import predictor_of
 from envsched_gnn.pool.pool import Pool
 from envsched_gnn.schedule.envsched import EnvSched
@@ -25,17 +25,17 @@ from envsched_gnn.schedule.uniform import Uniform
 Planned = Literal["uniform", "paper", "default", "oracle", "paper_rho0", "no_graph", "shuffled_graph", "dapo"]
 ARMS: tuple[Planned, ...] = get_args(Planned)
 """In the order in which they are run."""
-Suspicion = Literal["told_seen", "told_unseen", "told_all"]
-SUSPICIONS: tuple[Suspicion, ...] = get_args(Suspicion)
-"""Run only when named: they tell what better prediction would be worth."""
-Arm = Planned | Suspicion
-ABOUT: dict[Suspicion, About] = {"told_seen": "seen", "told_unseen": "unseen", "told_all": "all"}
+Further = Literal["learned", "told_seen", "told_unseen", "told_all"]
+FURTHER: tuple[Further, ...] = get_args(Further)
+"""Run only when named: the network, and what true forecasts would be worth."""
+Arm = Planned | Further
 
 
 def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> EnvSched | Uniform:
     """The arm's scheduler, which has seen nothing. The arm `dapo` draws uniformly and discards later."""
     seed, select = config.run.seed, config.select
     scheduled = partial(EnvSched, pool, seed=seed, predict=config.predict, predictor=predictor_of)
+    told = partial(Told, pool, graph, seed=seed, select=select, predict=config.predict, num_rollouts=config.rollout.num_rollouts)
     match arm:
         case "uniform" | "dapo":
             return Uniform(pool, graph, batch_size=select.batch_size, seed=seed)
@@ -51,9 +51,14 @@ def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> Env
             return scheduled(without_relations(graph), preset="default", select=select)
         case "shuffled_graph":
             return scheduled(shuffled(graph, seed), preset="default", select=select)
-        case "told_seen" | "told_unseen" | "told_all":
-            k = config.rollout.num_rollouts
-            return Told(pool, graph, about=ABOUT[arm], seed=seed, select=select, predict=config.predict, num_rollouts=k)
+        case "learned":
+            return scheduled(graph, preset="default", select=select, predict=replace(config.predict, predictor="learned"))
+        case "told_seen":
+            return told(about="seen")
+        case "told_unseen":
+            return told(about="unseen")
+        case "told_all":
+            return told(about="all")
 
 
 def without_relations(graph: HeteroData) -> HeteroData:

@@ -28,7 +28,7 @@ import torch
 from envsched_gnn.config import Config, flatten, load_config, to_table
 from envsched_gnn.errors import ConfigError, EnvSchedError
 from envsched_gnn.eval.compare.engines import EngineArena
-from envsched_gnn.eval.headline.arms import ARMS, SUSPICIONS, Arm, scheduler_of
+from envsched_gnn.eval.headline.arms import ARMS, FURTHER, Arm, scheduler_of
 from envsched_gnn.eval.headline.oracle import Oracle
 from envsched_gnn.eval.headline.told import Told
 from envsched_gnn.eval.resumable import Resumable, Stateful
@@ -186,7 +186,7 @@ def planned(pools: Sequence[str], arms: Sequence[str], seeds: Sequence[int] | No
     runs = []
     for pool in pools:
         four = [arm for arm in FOUR if arm in arms]
-        rest = [arm for arm in (*ARMS, *SUSPICIONS) if arm in arms and arm not in FOUR] if pool == "main" else []
+        rest = [arm for arm in (*ARMS, *FURTHER) if arm in arms and arm not in FOUR] if pool == "main" else []
         for some, count in ((four, MANY if pool == "main" else FEW), (rest, FEW)):
             runs += [(pool, arm, seed) for seed in (range(count) if seeds is None else seeds) for arm in some]
     return runs
@@ -226,7 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.headline.runs", description="Runs of the headline experiment.")
     parser.add_argument("root", type=Path)
     parser.add_argument("--pool", nargs="*", default=POOLS, choices=POOLS)
-    parser.add_argument("--arm", nargs="*", default=list(ARMS), choices=[*ARMS, *SUSPICIONS])
+    parser.add_argument("--arm", nargs="*", default=list(ARMS), choices=[*ARMS, *FURTHER])
     parser.add_argument("--seed", nargs="*", type=int)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-s", "--set", action="append", default=[], metavar="KEY=VALUE")

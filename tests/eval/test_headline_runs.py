@@ -12,7 +12,7 @@ from envsched_gnn import Pool, build_graph
 from envsched_gnn.config import Config, SelectConfig, load_config
 from envsched_gnn.errors import CheckpointError, ConfigError, EnvSchedError
 from envsched_gnn.eval.headline import runs
-from envsched_gnn.eval.headline.arms import ARMS, SUSPICIONS, Arm, scheduler_of, shuffled, without_relations
+from envsched_gnn.eval.headline.arms import ARMS, FURTHER, Arm, scheduler_of, shuffled, without_relations
 from envsched_gnn.eval.headline.oracle import Oracle, informative_probability
 from envsched_gnn.eval.headline.run_files import read_finished
 from envsched_gnn.eval.headline.told import Told, expected_variance
@@ -140,7 +140,7 @@ def test_graphs_of_the_ablations(pool: Pool) -> None:
     assert torch.equal(mixed.diagonal(), torch.zeros(len(rows)))
 
 
-@pytest.mark.parametrize("arm", [*ARMS, *SUSPICIONS])
+@pytest.mark.parametrize("arm", [*ARMS, *FURTHER])
 def test_every_arm_makes_a_run(arm: Arm, tmp_path: Path) -> None:
     runs.make(tmp_path, "main", arm, 0, SMALL)
     run = read_finished(tmp_path / "main" / arm / "0")
