@@ -1,0 +1,151 @@
+"""How well the chance of variance of unseen tasks can be told from all that a pool shows of them: a ceiling for predictors.
+
+`python -m envsched_gnn.eval.headline.unseen ROOT [-o FILE]`
+
+Knows: what the oracle last estimated in each finished run of the main pool, and a random forest.
+Does not know: graphs, schedulers. Nothing is scheduled by it.
+
+A forest learns from one group each of GROUPS tasks of the pool, told their environment as well (`in_pool`), or from the estimates of
+all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+from sklearn.decomposition import TruncatedSVD
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from envsched_gnn.errors import EnvSchedError, HistoryError, message
+from envsched_gnn.eval.headline.runs import config_of
+from envsched_gnn.features.abstract import TaskReading
+from envsched_gnn.features.build import read_pool
+from envsched_gnn.features.embed import record_text
+from envsched_gnn.files import write_atomic
+from envsched_gnn.pool.load import load_pool
+from envsched_gnn.records import Task
+from envsched_gnn.train.checkpoint import load_newest
+from envsched_gnn.train.folder import commit
+
+GROUPS = 1000
+"""Tasks of which a group is seen: half of what a run of the experiment picks."""
+TOP = 20
+"""The twentieth part that is ranked highest is what would be picked."""
+DIMENSION = 64
+"""Of the reduced texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The training tasks of one pool."""
+
+    seed: int
+    texts: list[str]
+    """Instruction, verifier and abstract record of each."""
+    env_index: np.ndarray
+    """[tasks]."""
+    chance: np.ndarray
+    """Of variance, as the oracle last estimated it [tasks]."""
+
+
+def read_told(folder: Path) -> Told:
+    """The pool of a run of the oracle, and its estimates.
+
+    Raises:
+        HistoryError: no checkpoint, or it is not of an oracle.
+    """
+    seed = int(folder.name)
+    state, _ = load_newest(folder / "checkpoint")
+    scores = (state or {}).get("scheduler", {}).get("score")
+    if scores is None:
+        raise HistoryError(
+            message(str(folder), "no checkpoint of an oracle", "a run of the arm oracle", "Make it with eval.headline.runs.")
+        )
+    pool = load_pool(config_of("main", seed).pool)
+    readings = read_pool(pool, lambda stage, share: None)
+    rows = [row for row, task in enumerate(pool.tasks) if not task.held_out]
+    texts = [text_of(pool.tasks[row], readings[row]) for row in rows]
+    return Told(seed=seed, texts=texts, env_index=np.array([pool.env_index[r] for r in rows]), chance=np.array(scores)[rows])
+
+
+def text_of(task: Task, reading: TaskReading) -> str:
+    """Instruction, checks and abstract record."""
+    checks = " ".join(f"{check.description} {check.code}" for check in task.verifier.checks)
+    return " ".join((task.prompt, marked("v", checks), marked("r", record_text(reading.record))))
+
+
+def marked(mark: str, text: str) -> str:
+    """The words of a text, told apart from those of others."""
+    return " ".join(f"{mark}_{word}" for word in re.findall(r"\w+", text))
+
+
+def ceilings(pools: Sequence[Told]) -> list[dict[str, Any]]:
+    """A row a pool: Spearman with the true chance, and the mean chance of the top twentieth, of both forests."""
+    texts = [text for pool in pools for text in pool.texts]
+    words = TfidfVectorizer(sublinear_tf=True, min_df=5, token_pattern=r"\S+").fit_transform(texts)
+    vectors = TruncatedSVD(min(DIMENSION, words.shape[1] - 1), random_state=0).fit_transform(words)
+    parts = np.split(vectors, np.cumsum([len(pool.texts) for pool in pools])[:-1])
+    rows = []
+    for place, pool in enumerate(pools):
+        row = {"seed": pool.seed, "tasks": len(pool.texts), "chance": float(pool.chance.mean())}
+        row |= {f"in_pool_{name}": value for name, value in in_pool(pool, parts[place]).items()}
+        others = [other for other in range(len(pools)) if other != place]
+        if others:
+            forest = grown(np.concatenate([parts[o] for o in others]), np.concatenate([pools[o].chance for o in others]))
+            row |= {f"transfer_{name}": value for name, value in judged(forest.predict(parts[place]), pool.chance).items()}
+        rows.append(row)
+    return rows
+
+
+def in_pool(pool: Told, vectors: np.ndarray) -> dict[str, float]:
+    """Learned from one group each of some tasks, judged on the others."""
+    draw = np.random.default_rng(pool.seed)
+    order = draw.permutation(len(vectors))
+    learned, left = order[:GROUPS], order[GROUPS:]
+    x = np.hstack([vectors, np.eye(pool.env_index.max() + 1)[pool.env_index]])
+    informative = (draw.random(len(vectors)) < pool.chance).astype(float)
+    return judged(grown(x[learned], informative[learned]).predict(x[left]), pool.chance[left])
+
+
+def grown(x: np.ndarray, y: np.ndarray) -> RandomForestRegressor:
+    """A forest of 150 trees."""
+    return RandomForestRegressor(150, min_samples_leaf=4, max_features=0.3, random_state=0, n_jobs=1).fit(x, y)
+
+
+def judged(said: np.ndarray, chance: np.ndarray) -> dict[str, float]:
+    """Spearman, and the mean chance of the tasks that are ranked highest."""
+    top = np.argsort(-said, kind="stable")[: max(len(said) // TOP, 1)]
+    return {"spearman": float(spearmanr(said, chance)[0]), "top": float(chance[top].mean())}
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.headline.unseen", description="A ceiling for predictors.")
+    parser.add_argument("root", type=Path)
+    parser.add_argument("-o", "--out", type=Path, default=Path("eval/results/unseen.json"))
+    arguments = parser.parse_args()
+    try:
+        folders = sorted(path.parent for path in arguments.root.glob("main/oracle/*/done.json"))
+        if not folders:
+            raise HistoryError(f"{arguments.root}: no finished run main/oracle/SEED. Make some with eval.headline.runs --arm oracle.")
+        rows = ceilings([read_told(folder) for folder in folders])
+    except EnvSchedError as error:
+        raise SystemExit(f"error: {error}") from None
+    about = {"commit": commit(), "command": "python -m envsched_gnn.eval.headline.unseen ROOT"}
+    write_atomic(arguments.out, json.dumps(about | {"rows": rows}, indent=1).encode())
+    for name in rows[0]:
+        print(f"{name:>18}", *(f"{row[name]:8.3f}" for row in rows), f"   mean {fmean(row[name] for row in rows):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The ceiling for predictors, on made-up pools whose chances depend on a word, or on nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envsched_gnn.errors import HistoryError
+from envsched_gnn.eval.headline import unseen
+from envsched_gnn.eval.headline.unseen import Told, ceilings, judged, marked, read_told
+
+
+def told(seed: int, *, readable: bool) -> Told:
+    draw = np.random.default_rng(seed)
+    hard = draw.random(200) < 0.5
+    texts = [f"task {'hard' if h else 'easy'} with w{draw.integers(9)}" for h in (hard if readable else draw.permutation(hard))]
+    return Told(seed=seed, texts=texts, env_index=draw.integers(3, size=200), chance=np.where(hard, 0.9, 0.1))
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_texts_tell(readable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unseen, "GROUPS", 100)
+    rows = ceilings([told(0, readable=readable), told(1, readable=readable)])
+    assert [row["seed"] for row in rows] == [0, 1]
+    for row in rows:
+        for way in ("in_pool", "transfer"):
+            assert (row[f"{way}_top"] == pytest.approx(0.9)) >= readable
+            assert (row[f"{way}_spearman"] > 0.8) == readable
+
+
+def test_one_pool_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unseen, "GROUPS", 100)
+    assert "transfer_spearman" not in ceilings([told(0, readable=True)])[0]
+
+
+def test_figures_by_hand() -> None:
+    found = judged(np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.0, 0.5, 0.2, 1.0]))
+    assert found == pytest.approx({"spearman": 0.8, "top": 1.0})  # ranks 1 2 3 4 and 1 3 2 4: 1 - 6 * 2 / (4 * 15)
+    assert marked("v", "a >= b") == "v_a v_b"
+
+
+def test_a_folder_without_estimates(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match=r"0: no checkpoint of an oracle; expected a run of the arm oracle. Make it with"):
+        read_told(tmp_path / "0")
