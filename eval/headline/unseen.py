@@ -2,11 +2,12 @@
 
 `python -m envsched_gnn.eval.headline.unseen ROOT [-o FILE]`
 
-Knows: what the oracle last estimated in each finished run of the main pool, and a random forest.
-Does not know: graphs, schedulers. Nothing is scheduled by it.
+Knows: what the oracle last estimated in each finished run of the main pool, a random forest, what a scheduler forecasts from given groups.
+Does not know: how either works. Nothing is scheduled.
 
 A forest learns from one group each of GROUPS tasks of the pool, told their environment as well (`in_pool`), or from the estimates of
-all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from.
+all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from. Beside it preset `default`, told the same
+groups as `in_pool`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from scipy.stats import spearmanr
 from sklearn.decomposition import TruncatedSVD
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
+from torch_geometric.data import HeteroData
 
 from envsched_gnn.errors import EnvSchedError, HistoryError, message
 from envsched_gnn.eval.headline.runs import config_of
@@ -32,8 +34,10 @@ from envsched_gnn.features.abstract import TaskReading
 from envsched_gnn.features.build import read_pool
 from envsched_gnn.features.embed import record_text
 from envsched_gnn.files import write_atomic
+from envsched_gnn.graph.configured import kept_graph
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.records import Task
+from envsched_gnn.schedule.envsched import EnvSched
 from envsched_gnn.train.checkpoint import load_newest
 from envsched_gnn.train.folder import commit
 
@@ -41,12 +45,14 @@ GROUPS = 1000
 """Tasks of which a group is seen: half of what a run of the experiment picks."""
 TOP = 20
 """The twentieth part that is ranked highest is what would be picked."""
+BATCH = 16
+"""Groups a step, where a scheduler is shown them."""
 DIMENSION = 64
 """Of the reduced texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Known:
     """The training tasks of one pool."""
 
     seed: int
@@ -56,9 +62,13 @@ class Told:
     """[tasks]."""
     chance: np.ndarray
     """Of variance, as the oracle last estimated it [tasks]."""
+    rows: np.ndarray
+    """Of the tasks in the graph [tasks]."""
+    graph: HeteroData | None
+    """Of the pool; None: no scheduler is asked."""
 
 
-def read_told(folder: Path) -> Told:
+def read_known(folder: Path) -> Known:
     """The pool of a run of the oracle, and its estimates.
 
     Raises:
@@ -71,11 +81,18 @@ def read_told(folder: Path) -> Told:
         raise HistoryError(
             message(str(folder), "no checkpoint of an oracle", "a run of the arm oracle", "Make it with eval.headline.runs.")
         )
-    pool = load_pool(config_of("main", seed).pool)
+    config = config_of("main", seed)
+    pool = load_pool(config.pool)
     readings = read_pool(pool, lambda stage, share: None)
     rows = [row for row, task in enumerate(pool.tasks) if not task.held_out]
-    texts = [text_of(pool.tasks[row], readings[row]) for row in rows]
-    return Told(seed=seed, texts=texts, env_index=np.array([pool.env_index[r] for r in rows]), chance=np.array(scores)[rows])
+    return Known(
+        seed=seed,
+        texts=[text_of(pool.tasks[row], readings[row]) for row in rows],
+        env_index=pool.env_index[rows],
+        chance=np.array(scores)[rows],
+        rows=np.array(rows),
+        graph=kept_graph(pool, config),
+    )
 
 
 def text_of(task: Task, reading: TaskReading) -> str:
@@ -89,7 +106,7 @@ def marked(mark: str, text: str) -> str:
     return " ".join(f"{mark}_{word}" for word in re.findall(r"\w+", text))
 
 
-def ceilings(pools: Sequence[Told]) -> list[dict[str, Any]]:
+def ceilings(pools: Sequence[Known]) -> list[dict[str, Any]]:
     """A row a pool: Spearman with the true chance, and the mean chance of the top twentieth, of both forests."""
     texts = [text for pool in pools for text in pool.texts]
     words = TfidfVectorizer(sublinear_tf=True, min_df=5, token_pattern=r"\S+").fit_transform(texts)
@@ -98,23 +115,41 @@ def ceilings(pools: Sequence[Told]) -> list[dict[str, Any]]:
     rows = []
     for place, pool in enumerate(pools):
         row = {"seed": pool.seed, "tasks": len(pool.texts), "chance": float(pool.chance.mean())}
-        row |= {f"in_pool_{name}": value for name, value in in_pool(pool, parts[place]).items()}
+        row |= in_pool(pool, parts[place])
         others = [other for other in range(len(pools)) if other != place]
         if others:
             forest = grown(np.concatenate([parts[o] for o in others]), np.concatenate([pools[o].chance for o in others]))
-            row |= {f"transfer_{name}": value for name, value in judged(forest.predict(parts[place]), pool.chance).items()}
+            row |= named("transfer", judged(forest.predict(parts[place]), pool.chance))
         rows.append(row)
     return rows
 
 
-def in_pool(pool: Told, vectors: np.ndarray) -> dict[str, float]:
+def in_pool(pool: Known, vectors: np.ndarray) -> dict[str, float]:
     """Learned from one group each of some tasks, judged on the others."""
     draw = np.random.default_rng(pool.seed)
     order = draw.permutation(len(vectors))
     learned, left = order[:GROUPS], order[GROUPS:]
+    informative = draw.random(len(learned)) < pool.chance[learned]
     x = np.hstack([vectors, np.eye(pool.env_index.max() + 1)[pool.env_index]])
-    informative = (draw.random(len(vectors)) < pool.chance).astype(float)
-    return judged(grown(x[learned], informative[learned]).predict(x[left]), pool.chance[left])
+    found = named("in_pool", judged(grown(x[learned], informative.astype(float)).predict(x[left]), pool.chance[left]))
+    if pool.graph is not None:
+        found |= named("default", judged(forecast(pool, pool.graph, learned, informative)[left], pool.chance[left]))
+    return found
+
+
+def forecast(pool: Known, graph: HeteroData, learned: np.ndarray, informative: np.ndarray) -> np.ndarray:
+    """P(informative) of every task as preset `default` has it after the same groups, a batch of them a step [tasks]."""
+    scheduler = EnvSched(None, graph, batch_size=BATCH, seed=pool.seed)
+    for step, start in enumerate(range(0, len(learned), BATCH)):
+        at = slice(start, start + BATCH)
+        selection = scheduler.shadow(step, [scheduler.book.keys[row] for row in pool.rows[learned[at]]])
+        scheduler.observe(selection, [[0.0, float(z)] for z in informative[at]])
+    return scheduler.predicted(step + 1)[1].p_informative.numpy()[pool.rows]
+
+
+def named(who: str, figures: dict[str, float]) -> dict[str, float]:
+    """The figures, with the name of whose they are."""
+    return {f"{who}_{name}": value for name, value in figures.items()}
 
 
 def grown(x: np.ndarray, y: np.ndarray) -> RandomForestRegressor:
@@ -138,7 +173,7 @@ def main() -> None:
         folders = sorted(path.parent for path in arguments.root.glob("main/oracle/*/done.json"))
         if not folders:
             raise HistoryError(f"{arguments.root}: no finished run main/oracle/SEED. Make some with eval.headline.runs --arm oracle.")
-        rows = ceilings([read_told(folder) for folder in folders])
+        rows = ceilings([read_known(folder) for folder in folders])
     except EnvSchedError as error:
         raise SystemExit(f"error: {error}") from None
     about = {"commit": commit(), "command": "python -m envsched_gnn.eval.headline.unseen ROOT"}

@@ -1,5 +1,6 @@
 """The ceiling for predictors, on made-up pools whose chances depend on a word, or on nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,20 +8,23 @@ import pytest
 
 from envsched_gnn.errors import HistoryError
 from envsched_gnn.eval.headline import unseen
-from envsched_gnn.eval.headline.unseen import Told, ceilings, judged, marked, read_told
+from envsched_gnn.eval.headline.unseen import Known, ceilings, forecast, judged, marked, read_known
+from tests.schedule.small import graph_of
 
 
-def told(seed: int, *, readable: bool) -> Told:
+def known(seed: int, *, readable: bool) -> Known:
     draw = np.random.default_rng(seed)
     hard = draw.random(200) < 0.5
-    texts = [f"task {'hard' if h else 'easy'} with w{draw.integers(9)}" for h in (hard if readable else draw.permutation(hard))]
-    return Told(seed=seed, texts=texts, env_index=draw.integers(3, size=200), chance=np.where(hard, 0.9, 0.1))
+    shown = hard if readable else draw.permutation(hard)
+    texts = [f"task {'hard' if h else 'easy'} with w{draw.integers(9)}" for h in shown]
+    chance = np.where(hard, 0.9, 0.1)
+    return Known(seed=seed, texts=texts, env_index=draw.integers(3, size=200), chance=chance, rows=np.arange(200), graph=None)
 
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_what_texts_tell(readable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unseen, "GROUPS", 100)
-    rows = ceilings([told(0, readable=readable), told(1, readable=readable)])
+    rows = ceilings([known(0, readable=readable), known(1, readable=readable)])
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
         for way in ("in_pool", "transfer"):
@@ -30,7 +34,17 @@ def test_what_texts_tell(readable: bool, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_pool_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unseen, "GROUPS", 100)
-    assert "transfer_spearman" not in ceilings([told(0, readable=True)])[0]
+    assert "transfer_spearman" not in ceilings([known(0, readable=True)])[0]
+
+
+def test_the_scheduler_is_told_the_same_groups() -> None:
+    graph = graph_of([row // 50 for row in range(200)])
+    draw = np.random.default_rng(0)
+    chance = np.repeat([0.9, 0.1, 0.1, 0.1], 50)  # one environment of four is worth it
+    pool = replace(known(0, readable=True), chance=chance, graph=graph, env_index=np.arange(200) // 50)
+    learned = draw.permutation(200)[:100]
+    p = forecast(pool, graph, learned, draw.random(100) < chance[learned])
+    assert p[:50].mean() > 2 * p[50:].mean()
 
 
 def test_figures_by_hand() -> None:
@@ -41,4 +55,4 @@ def test_figures_by_hand() -> None:
 
 def test_a_folder_without_estimates(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match=r"0: no checkpoint of an oracle; expected a run of the arm oracle. Make it with"):
-        read_told(tmp_path / "0")
+        read_known(tmp_path / "0")
