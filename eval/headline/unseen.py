@@ -6,8 +6,8 @@ Knows: what the oracle last estimated in each finished run of the main pool, a r
 Does not know: how either works. Nothing is scheduled.
 
 A forest learns from one group each of GROUPS tasks of the pool, told their environment as well (`in_pool`), or from the estimates of
-all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from. Beside it preset `default`, told the same
-groups as `in_pool`.
+all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from. Beside it preset `default` and the
+learned network, told the same groups as `in_pool`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch_geometric.data import HeteroData
 
+from envsched_gnn.config import PredictConfig
 from envsched_gnn.errors import EnvSchedError, HistoryError, message
 from envsched_gnn.eval.headline.runs import config_of
 from envsched_gnn.features.abstract import TaskReading
@@ -35,6 +36,7 @@ from envsched_gnn.features.build import read_pool
 from envsched_gnn.features.embed import record_text
 from envsched_gnn.files import write_atomic
 from envsched_gnn.graph.configured import kept_graph
+from envsched_gnn.models.make import predictor_of
 from envsched_gnn.pool.load import load_pool
 from envsched_gnn.records import Task
 from envsched_gnn.schedule.envsched import EnvSched
@@ -47,6 +49,8 @@ TOP = 20
 """The twentieth part that is ranked highest is what would be picked."""
 BATCH = 16
 """Groups a step, where a scheduler is shown them."""
+PREDICTORS = {"default": PredictConfig(), "learned": PredictConfig(predictor="learned")}
+"""Asked beside the forests."""
 DIMENSION = 64
 """Of the reduced texts."""
 
@@ -133,13 +137,15 @@ def in_pool(pool: Known, vectors: np.ndarray) -> dict[str, float]:
     x = np.hstack([vectors, np.eye(pool.env_index.max() + 1)[pool.env_index]])
     found = named("in_pool", judged(grown(x[learned], informative.astype(float)).predict(x[left]), pool.chance[left]))
     if pool.graph is not None:
-        found |= named("default", judged(forecast(pool, pool.graph, learned, informative)[left], pool.chance[left]))
+        for name, predict in PREDICTORS.items():
+            said = forecast(pool, pool.graph, predict, learned, informative)
+            found |= named(name, judged(said[left], pool.chance[left]))
     return found
 
 
-def forecast(pool: Known, graph: HeteroData, learned: np.ndarray, informative: np.ndarray) -> np.ndarray:
-    """P(informative) of every task as preset `default` has it after the same groups, a batch of them a step [tasks]."""
-    scheduler = EnvSched(None, graph, batch_size=BATCH, seed=pool.seed)
+def forecast(pool: Known, graph: HeteroData, predict: PredictConfig, learned: np.ndarray, informative: np.ndarray) -> np.ndarray:
+    """P(informative) of every task as a scheduler has it after the same groups, a batch of them a step [tasks]."""
+    scheduler = EnvSched(None, graph, batch_size=BATCH, seed=pool.seed, predict=predict, predictor=predictor_of)
     for step, start in enumerate(range(0, len(learned), BATCH)):
         at = slice(start, start + BATCH)
         selection = scheduler.shadow(step, [scheduler.book.keys[row] for row in pool.rows[learned[at]]])

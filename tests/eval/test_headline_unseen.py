@@ -37,13 +37,14 @@ def test_one_pool_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "transfer_spearman" not in ceilings([known(0, readable=True)])[0]
 
 
-def test_the_scheduler_is_told_the_same_groups() -> None:
+@pytest.mark.parametrize("name", ["default", "learned"])
+def test_the_scheduler_is_told_the_same_groups(name: str) -> None:
     graph = graph_of([row // 50 for row in range(200)])
     draw = np.random.default_rng(0)
     chance = np.repeat([0.9, 0.1, 0.1, 0.1], 50)  # one environment of four is worth it
     pool = replace(known(0, readable=True), chance=chance, graph=graph, env_index=np.arange(200) // 50)
     learned = draw.permutation(200)[:100]
-    p = forecast(pool, graph, learned, draw.random(100) < chance[learned])
+    p = forecast(pool, graph, unseen.PREDICTORS[name], learned, draw.random(100) < chance[learned])
     assert p[:50].mean() > 2 * p[50:].mean()
 
 
