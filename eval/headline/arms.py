@@ -25,7 +25,7 @@ from envsched_gnn.schedule.uniform import Uniform
 Planned = Literal["uniform", "paper", "default", "oracle", "paper_rho0", "no_graph", "shuffled_graph", "dapo"]
 ARMS: tuple[Planned, ...] = get_args(Planned)
 """In the order in which they are run."""
-Further = Literal["learned", "told_seen", "told_unseen", "told_all"]
+Further = Literal["learned", "told_seen", "told_unseen"]
 FURTHER: tuple[Further, ...] = get_args(Further)
 """Run only when named: the network, and what true forecasts would be worth."""
 Arm = Planned | Further
@@ -57,8 +57,6 @@ def scheduler_of(arm: Arm, config: Config, pool: Pool, graph: HeteroData) -> Env
             return told(about="seen")
         case "told_unseen":
             return told(about="unseen")
-        case "told_all":
-            return told(about="all")
 
 
 def without_relations(graph: HeteroData) -> HeteroData:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ Play = Callable[[Sequence[int], int], list[list[float | None]]]
 """(rows of tasks, rollouts of each) -> their rewards."""
 
 
+@runtime_checkable
 class Looking(Protocol):
     """What a scheduler has that is told the truth."""
 

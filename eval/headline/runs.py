@@ -29,8 +29,7 @@ from envsched_gnn.config import Config, flatten, load_config, to_table
 from envsched_gnn.errors import ConfigError, EnvSchedError
 from envsched_gnn.eval.compare.engines import EngineArena
 from envsched_gnn.eval.headline.arms import ARMS, FURTHER, Arm, scheduler_of
-from envsched_gnn.eval.headline.oracle import Oracle
-from envsched_gnn.eval.headline.told import Told
+from envsched_gnn.eval.headline.oracle import Looking
 from envsched_gnn.eval.resumable import Resumable, Stateful
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.pool.load import load_pool
@@ -96,7 +95,7 @@ class Run:
 
     def _step(self, step: int) -> None:
         watch = Stopwatch()
-        if isinstance(self.scheduler, (Oracle, Told)):
+        if isinstance(self.scheduler, Looking):
             with watch("look"):
                 self.arena.tell(self.scheduler, step)
         played = self._filtered(step) if self.arm == "dapo" else play_round(self.scheduler, self.arena, step, watch)

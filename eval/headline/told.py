@@ -22,8 +22,8 @@ from envsched_gnn.pool.pool import Pool
 from envsched_gnn.records import Evidence, Prediction
 from envsched_gnn.schedule.envsched import EnvSched
 
-About = Literal["seen", "unseen", "all"]
-"""Tasks that have been observed, the others, or both."""
+About = Literal["seen", "unseen"]
+"""Tasks that have been observed, or the others."""
 
 
 def expected_variance(rewards: Sequence[float | None], group: int) -> float:
@@ -57,7 +57,7 @@ class Told(EnvSched):
     def _meant(self, evidence: Evidence) -> Tensor:
         """The tasks that it is told about; [tasks] bool."""
         seen = evidence.weight[0] > 0
-        return {"seen": seen, "unseen": ~seen, "all": torch.ones_like(seen)}[self._about]
+        return seen if self._about == "seen" else ~seen
 
     def predicted(self, step: int) -> tuple[Evidence, Prediction]:
         """The forecast, replaced where it is told better."""

@@ -1,4 +1,4 @@
-"""How well the chance of variance of unseen tasks can be told from all that a pool shows of them: a ceiling for predictors.
+"""How well the chance of variance of unseen tasks can be told from the texts of a pool: a yardstick for predictors.
 
 `python -m envsched_gnn.eval.headline.unseen ROOT [-o FILE]`
 
@@ -7,7 +7,7 @@ Does not know: how either works. Nothing is scheduled.
 
 A forest learns from one group each of GROUPS tasks of the pool, told their environment as well (`in_pool`), or from the estimates of
 all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from. Beside it preset `default` and the
-learned network, told the same groups as `in_pool`.
+learned network, told the same groups as `in_pool`. A forest is no ceiling, and it does not read initial states.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +31,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import PredictConfig
 from envsched_gnn.errors import EnvSchedError, HistoryError, message
+from envsched_gnn.eval.headline.run_files import Run, collect
 from envsched_gnn.eval.headline.runs import config_of
 from envsched_gnn.features.abstract import TaskReading
 from envsched_gnn.features.build import read_pool
@@ -72,21 +74,25 @@ class Known:
     """Of the pool; None: no scheduler is asked."""
 
 
-def read_known(folder: Path) -> Known:
+def read_known(run: Run) -> Known:
     """The pool of a run of the oracle, and its estimates.
 
     Raises:
-        HistoryError: no checkpoint, or it is not of an oracle.
+        HistoryError: no checkpoint, or it is not of an oracle, or of another pool than is there now.
     """
-    seed = int(folder.name)
+    folder, seed = run.folder, run.seed
     state, _ = load_newest(folder / "checkpoint")
     scores = (state or {}).get("scheduler", {}).get("score")
-    if scores is None:
+    if state is None or scores is None:
         raise HistoryError(
             message(str(folder), "no checkpoint of an oracle", "a run of the arm oracle", "Make it with eval.headline.runs.")
         )
     config = config_of("main", seed)
     pool = load_pool(config.pool)
+    if state["pool_hash"] != pool.content_hash:
+        raise HistoryError(
+            message(str(folder), "estimates of another pool", f"those of configs/headline/main.toml, seed {seed}", "Make it anew.")
+        )
     readings = read_pool(pool, lambda stage, share: None)
     rows = [row for row, task in enumerate(pool.tasks) if not task.held_out]
     return Known(
@@ -110,13 +116,12 @@ def marked(mark: str, text: str) -> str:
     return " ".join(f"{mark}_{word}" for word in re.findall(r"\w+", text))
 
 
-def ceilings(pools: Sequence[Known]) -> list[dict[str, Any]]:
+def yardsticks(pools: Sequence[Known]) -> Iterator[dict[str, Any]]:
     """A row a pool: Spearman with the true chance, and the mean chance of the top twentieth, of both forests."""
     texts = [text for pool in pools for text in pool.texts]
     words = TfidfVectorizer(sublinear_tf=True, min_df=5, token_pattern=r"\S+").fit_transform(texts)
     vectors = TruncatedSVD(min(DIMENSION, words.shape[1] - 1), random_state=0).fit_transform(words)
     parts = np.split(vectors, np.cumsum([len(pool.texts) for pool in pools])[:-1])
-    rows = []
     for place, pool in enumerate(pools):
         row = {"seed": pool.seed, "tasks": len(pool.texts), "chance": float(pool.chance.mean())}
         row |= in_pool(pool, parts[place])
@@ -124,8 +129,7 @@ def ceilings(pools: Sequence[Known]) -> list[dict[str, Any]]:
         if others:
             forest = grown(np.concatenate([parts[o] for o in others]), np.concatenate([pools[o].chance for o in others]))
             row |= named("transfer", judged(forest.predict(parts[place]), pool.chance))
-        rows.append(row)
-    return rows
+        yield row
 
 
 def in_pool(pool: Known, vectors: np.ndarray) -> dict[str, float]:
@@ -171,21 +175,25 @@ def judged(said: np.ndarray, chance: np.ndarray) -> dict[str, float]:
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.headline.unseen", description="A ceiling for predictors.")
+    parser = argparse.ArgumentParser(prog="python -m envsched_gnn.eval.headline.unseen", description="A yardstick for predictors.")
     parser.add_argument("root", type=Path)
     parser.add_argument("-o", "--out", type=Path, default=Path("eval/results/unseen.json"))
     arguments = parser.parse_args()
     try:
-        folders = sorted(path.parent for path in arguments.root.glob("main/oracle/*/done.json"))
-        if not folders:
+        runs = [run for run in collect(arguments.root).runs if (run.pool, run.arm) == ("main", "oracle")]
+        if not runs:
             raise HistoryError(f"{arguments.root}: no finished run main/oracle/SEED. Make some with eval.headline.runs --arm oracle.")
-        rows = ceilings([read_known(folder) for folder in folders])
+        rows: list[dict[str, Any]] = []
+        for row in yardsticks([read_known(run) for run in runs]):
+            print(f"seed {row['seed']}: {len(rows) + 1} of {len(runs)} pools", file=sys.stderr)
+            rows.append(row)
     except EnvSchedError as error:
         raise SystemExit(f"error: {error}") from None
     about = {"commit": commit(), "command": "python -m envsched_gnn.eval.headline.unseen ROOT"}
     write_atomic(arguments.out, json.dumps(about | {"rows": rows}, indent=1).encode())
     for name in rows[0]:
         print(f"{name:>18}", *(f"{row[name]:8.3f}" for row in rows), f"   mean {fmean(row[name] for row in rows):.3f}")
+    print(arguments.out)
 
 
 if __name__ == "__main__":

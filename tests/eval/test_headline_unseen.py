@@ -1,4 +1,4 @@
-"""The ceiling for predictors, on made-up pools whose chances depend on a word, or on nothing."""
+"""The yardstick for predictors, on made-up pools whose chances depend on a word, or on nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 
 from envsched_gnn.errors import HistoryError
 from envsched_gnn.eval.headline import unseen
-from envsched_gnn.eval.headline.unseen import Known, ceilings, forecast, judged, marked, read_known
+from envsched_gnn.eval.headline.run_files import Run
+from envsched_gnn.eval.headline.unseen import Known, forecast, judged, marked, read_known, yardsticks
+from envsched_gnn.train.checkpoint import save
 from tests.schedule.small import graph_of
 
 
@@ -24,7 +26,7 @@ def known(seed: int, *, readable: bool) -> Known:
 @pytest.mark.parametrize("readable", [True, False])
 def test_what_texts_tell(readable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unseen, "GROUPS", 100)
-    rows = ceilings([known(0, readable=readable), known(1, readable=readable)])
+    rows = list(yardsticks([known(0, readable=readable), known(1, readable=readable)]))
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
         for way in ("in_pool", "transfer"):
@@ -34,7 +36,7 @@ def test_what_texts_tell(readable: bool, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_pool_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unseen, "GROUPS", 100)
-    assert "transfer_spearman" not in ceilings([known(0, readable=True)])[0]
+    assert "transfer_spearman" not in next(yardsticks([known(0, readable=True)]))
 
 
 @pytest.mark.parametrize("name", ["default", "learned"])
@@ -54,6 +56,16 @@ def test_figures_by_hand() -> None:
     assert marked("v", "a >= b") == "v_a v_b"
 
 
+def run_in(folder: Path) -> Run:
+    return Run(folder=folder, pool="main", arm="oracle", seed=0, steps=[], evaluations=[])
+
+
 def test_a_folder_without_estimates(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match=r"0: no checkpoint of an oracle; expected a run of the arm oracle. Make it with"):
-        read_known(tmp_path / "0")
+        read_known(run_in(tmp_path / "0"))
+
+
+def test_estimates_of_another_pool(tmp_path: Path) -> None:
+    save(tmp_path / "0" / "checkpoint", 4, {"step": 4, "pool_hash": "another", "scheduler": {"score": [0.5]}})
+    with pytest.raises(HistoryError, match=r"0: estimates of another pool; expected those of configs/headline/main.toml, seed 0"):
+        read_known(run_in(tmp_path / "0"))
