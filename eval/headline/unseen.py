@@ -7,7 +7,8 @@ Does not know: how either works. Nothing is scheduled.
 
 A forest learns from one group each of GROUPS tasks of the pool, told their environment as well (`in_pool`), or from the estimates of
 all tasks of the other pools (`transfer`), and ranks the tasks that it has not learned from. Beside it preset `default` and the
-learned network, told the same groups as `in_pool`. A forest is no ceiling, and it does not read initial states.
+learned network, told the same groups as `in_pool`. A forest is no ceiling, and it does not read initial states: `told_possible` is the
+first one, told of every task whether it can be solved, which is all that could be read there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch_geometric.data import HeteroData
 
 from envsched_gnn.config import PredictConfig
 from envsched_gnn.errors import EnvSchedError, HistoryError, message
+from envsched_gnn.eval.headline.oracle import solvable
 from envsched_gnn.eval.headline.run_files import Run, collect
 from envsched_gnn.eval.headline.runs import config_of
 from envsched_gnn.features.abstract import TaskReading
@@ -66,6 +68,8 @@ class Known:
     """Instruction, verifier and abstract record of each."""
     env_index: np.ndarray
     """[tasks]."""
+    possible: np.ndarray
+    """Whether a reward but 0 can come [tasks]."""
     chance: np.ndarray
     """Of variance, as the oracle last estimated it [tasks]."""
     rows: np.ndarray
@@ -99,6 +103,7 @@ def read_known(run: Run) -> Known:
         seed=seed,
         texts=[text_of(pool.tasks[row], readings[row]) for row in rows],
         env_index=pool.env_index[rows],
+        possible=np.array([solvable(pool, row) for row in rows]),
         chance=np.array(scores)[rows],
         rows=np.array(rows),
         graph=kept_graph(pool, config),
@@ -117,7 +122,7 @@ def marked(mark: str, text: str) -> str:
 
 
 def yardsticks(pools: Sequence[Known]) -> Iterator[dict[str, Any]]:
-    """A row a pool: Spearman with the true chance, and the mean chance of the top twentieth, of both forests."""
+    """A row a pool: Spearman with the true chance, and the mean chance of the top twentieth, of all."""
     texts = [text for pool in pools for text in pool.texts]
     words = TfidfVectorizer(sublinear_tf=True, min_df=5, token_pattern=r"\S+").fit_transform(texts)
     vectors = TruncatedSVD(min(DIMENSION, words.shape[1] - 1), random_state=0).fit_transform(words)
@@ -139,7 +144,10 @@ def in_pool(pool: Known, vectors: np.ndarray) -> dict[str, float]:
     learned, left = order[:GROUPS], order[GROUPS:]
     informative = draw.random(len(learned)) < pool.chance[learned]
     x = np.hstack([vectors, np.eye(pool.env_index.max() + 1)[pool.env_index]])
-    found = named("in_pool", judged(grown(x[learned], informative.astype(float)).predict(x[left]), pool.chance[left]))
+    found: dict[str, float] = {}
+    for name, known in (("in_pool", x), ("told_possible", np.column_stack([x, pool.possible]))):
+        forest = grown(known[learned], informative.astype(float))
+        found |= named(name, judged(forest.predict(known[left]), pool.chance[left]))
     if pool.graph is not None:
         for name, predict in PREDICTORS.items():
             said = forecast(pool, pool.graph, predict, learned, informative)

@@ -20,7 +20,9 @@ def known(seed: int, *, readable: bool) -> Known:
     shown = hard if readable else draw.permutation(hard)
     texts = [f"task {'hard' if h else 'easy'} with w{draw.integers(9)}" for h in shown]
     chance = np.where(hard, 0.9, 0.1)
-    return Known(seed=seed, texts=texts, env_index=draw.integers(3, size=200), chance=chance, rows=np.arange(200), graph=None)
+    return Known(
+        seed=seed, texts=texts, env_index=draw.integers(3, size=200), possible=hard, chance=chance, rows=np.arange(200), graph=None
+    )
 
 
 @pytest.mark.parametrize("readable", [True, False])
@@ -32,6 +34,7 @@ def test_what_texts_tell(readable: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         for way in ("in_pool", "transfer"):
             assert (row[f"{way}_top"] == pytest.approx(0.9)) >= readable
             assert (row[f"{way}_spearman"] > 0.8) == readable
+        assert row["told_possible_spearman"] > 0.8
 
 
 def test_one_pool_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
