@@ -95,6 +95,7 @@ def diagnose(recorded: Recorded, *, permutations: int = 999, seed: int = 0) -> d
         "tested_tasks": len(labels.tasks),
         "environments": int(labels.env.max()) + 1,
         "groups_per_task": float(np.median(labels.groups)),
+        "wasted": _wasted(recorded),
         "permutations": permutations,
         "seed": seed,
         "relations": relations,
@@ -103,6 +104,11 @@ def diagnose(recorded: Recorded, *, permutations: int = 999, seed: int = 0) -> d
     }
     plain: dict[str, Any] = without_nan(result)
     return plain
+
+
+def _wasted(recorded: Recorded) -> float:
+    """Share of groups without variance: of a uniform ledger, what a scheduler could save at most."""
+    return 1 - float(informative(recorded.statistics.variance, recorded.config.predict.v_floor).double().mean())
 
 
 def labels_of(recorded: Recorded, seed: int) -> Labels:

@@ -24,12 +24,16 @@ BIASED = (
 )
 
 
+MOST = ": what a scheduler could spend better, at most"
+
+
 def head(result: dict[str, Any]) -> list[str]:
     """What was tested, in sentences."""
     lines = [
         f"ledger {result['ledger']} ({result['kind']}), policy {result['policy']}",
         f"observed: {result['groups']:,} groups of {result['observed_tasks']:,} tasks in {result['environments']:,} environments, "
         f"median {number(result['groups_per_task'], 1)} groups a task",
+        f"without variance: {result['wasted']:.0%} of the groups" + (MOST if result["uniform"] else ""),
     ]
     if result["tested_tasks"] < result["observed_tasks"]:
         lines.append(f"tested: {result['tested_tasks']:,} of these tasks, drawn by the seed")

@@ -238,3 +238,13 @@ def test_noise_names_the_setting() -> None:
     assert "graph.within_neighbors = 0" in words.conclusions(result)[0]
     assert "graph.cross_neighbors = 0" in words.conclusions(result)[1]
     assert next(words.cells(row)[-1] for row in result["relations"]) == "no evidence"
+
+
+def test_how_much_there_is_to_save() -> None:
+    _, graph, *_ = made(0, 10, 6)
+    variance = [0.25] * 15 + [0.0] * 45
+    result = diagnose(recorded_of(graph, np.arange(60), variance), permutations=99)
+    assert result["wasted"] == 0.75
+    assert "without variance: 75% of the groups: what a scheduler could spend better, at most" in words.head(result)
+    scheduled = diagnose(recorded_of(graph, np.arange(60), variance, uniform=False), permutations=99)
+    assert "without variance: 75% of the groups" in words.head(scheduled)
