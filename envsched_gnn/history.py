@@ -204,7 +204,7 @@ class History:
         )
 
     def evidence(self, step: int) -> Evidence:
-        """What the groups selected before `step` say (paper; details ours).
+        """What the groups selected before `step` say (paper; details and levels ours).
 
             w = 2^(-(t-s)/h);  mu_y(s) = mean of y over the groups of step s;  ref_y = sum_s w n_s mu_y(s) / sum_s w n_s
             W_i = sum_s w;  own_y(i) = sum_s w clip(y_is - mu_y(s) + ref_y) / W_i
@@ -219,8 +219,9 @@ class History:
         w_round = torch.exp2((rounds - latest) / half_lives).masked_fill_(rounds >= step, 0)
         values, at, row = self.values, self._round[: self._count], self._row[: self._count]
         z = informative(values[0], self.v_floor).to(torch.float64)
-        totals = segment_sum(torch.cat([torch.ones_like(z)[None], values, z[None]]), at, rounds.numel())
-        n, mu, z_round = totals[0], totals[1:4] / totals[0], totals[4]
+        first = self._is_first().to(torch.float64)
+        totals = segment_sum(torch.cat([torch.stack([torch.ones_like(z), z, first, first * z]), values]), at, rounds.numel())
+        n, mu = totals[0], totals[4:] / totals[0]
         # A resumed run must repeat every bit: sums in the order of steps, whatever the order of arrival, and no matrix products, whose last
         # bit depends on where in memory they lie.
         by_step = rounds.argsort()
@@ -231,11 +232,29 @@ class History:
         w = w_round.index_select(1, at)
         terms = torch.cat([w, (w[:2, None] * centred).flatten(0, 1), (w[2] * z)[None]])
         sums = segment_sum(terms, row, len(self._observed))
-        level = float((w_round[0] * z_round)[by_step].sum() / w_groups[0].sum())
-        found = self._evidence(self._dense(sums, torch.exp2((latest - step) / half_lives)), reference, level)
+        levels = self._levels(totals[:4, by_step], rounds[by_step], step)
+        found = self._evidence(self._dense(sums, torch.exp2((latest - step) / half_lives)), reference, *levels)
         if self.power is None:
             return found
         return self._with_sizes(found, torch.stack([z, z * values[0] ** self.power]), w_round, by_step)
+
+    def _is_first(self) -> Bool[Tensor, " observations"]:
+        """Whether a group is the first of its task: of the earliest step, whatever came in first."""
+        earliest = torch.full_like(self._observed, torch.iinfo(torch.int64).max)
+        earliest.scatter_reduce_(0, self._row[: self._count], self.steps, "amin")
+        return self.steps == earliest[self._row[: self._count]]
+
+    def _levels(self, totals: Float[Tensor, "4 rounds"], rounds: Float[Tensor, " rounds"], step: int) -> tuple[float, float]:
+        """l = sum_s w z'_s / sum_s w n'_s over the first groups of tasks, and the same over all groups.
+
+        `totals` are n, sum z, n', sum z' of each round, in order; the weights are relative to the latest round that has any.
+        """
+        shares = []
+        for count, total in ((totals[2], totals[3]), (totals[0], totals[1])):
+            has = (count > 0) & (rounds < step)
+            w = torch.exp2((rounds - rounds[has].max()) / self.half_lives[0]).masked_fill_(~has, 0)
+            shares.append(float((w * total).sum() / (w * count).sum()))
+        return shares[0], shares[1]
 
     def _with_sizes(self, evidence: Evidence, pair: Tensor, w_round: Tensor, by_step: Tensor) -> Evidence:
         """`size_i = sum_s w z v^power / sum_s w z` of each task with half-life H, and of all groups with half-life 8 (ours).
@@ -261,11 +280,11 @@ class History:
     def _nothing(self) -> Evidence:
         dense = torch.zeros((10, self.num_tasks), dtype=torch.float64, device=self._device)
         reference = torch.tensor([NO_REFERENCE, NO_REFERENCE], dtype=torch.float64, device=self._device)
-        found = self._evidence(dense, reference, NO_LEVEL)
+        found = self._evidence(dense, reference, NO_LEVEL, NO_LEVEL)
         return found if self.power is None else replace(found, size=dense[9])
 
     @staticmethod
-    def _evidence(dense: Tensor, reference: Tensor, level: float) -> Evidence:
+    def _evidence(dense: Tensor, reference: Tensor, level: float, share: float) -> Evidence:
         return Evidence(
             weight=dense[:2],
             estimate=dense[3:9].unflatten(0, (2, 3)),
@@ -273,6 +292,7 @@ class History:
             informative_weight=dense[2],
             informative_estimate=dense[9],
             informative_level=level,
+            informative_share=share,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -249,7 +249,11 @@ class Evidence:
     informative_estimate: Float[Tensor, " tasks"]
     """zbar: weighted share of a task's groups with v > v_floor, half-life H."""
     informative_level: float
-    """l: half-life-8 mean of z over all groups; 0.5 before any observation (ours)."""
+    """l: half-life-8 mean of z over the first group of each task; 0.5 before any observation (ours).
+
+    A scheduler comes back to tasks that vary: over all groups l would promise of tasks never seen what those show."""
+    informative_share: float
+    """The same over all groups."""
     size: Float[Tensor, " tasks"] | None = None
     """Of targets other than `informative`: weighted mean of v, or of sqrt(v), over a task's groups with v > v_floor, half-life H; 0 where
     there are none."""

@@ -101,7 +101,18 @@ def test_evidence_by_hand(device: torch.device) -> None:
     weight = 2 ** (-16 / 200) + 2 ** (-8 / 200)
     assert evidence.informative_weight[0].item() == pytest.approx(weight)
     assert evidence.informative_estimate[:2].tolist() == pytest.approx([1.0, 0.0])
-    assert evidence.informative_level == pytest.approx((0.25 * 1 + 0.5 * 1) / (0.25 * 2 + 0.5))
+    assert evidence.informative_level == 0.5  # the first groups, both of step 0: one of two
+    assert evidence.informative_share == pytest.approx((0.25 * 1 + 0.5 * 1) / (0.25 * 2 + 0.5))
+
+
+def test_tasks_that_come_back_do_not_raise_the_level() -> None:
+    """First groups z = 1, 0 at step 0 and 0 at step 8; task 0 comes back at steps 8 and 10^6 and varies each time."""
+    log = [(0, 0, 0.2, 0.5, 0.8), (1, 0, 0.0, 0.0, 0.0), (2, 8, 0.0, 1.0, 0.0), (0, 8, 0.2, 0.5, 0.8), (0, 10**6, 0.2, 0.5, 0.8)]
+    for order in (log, log[::-1]):
+        evidence = filled(order).evidence(10**6 + 1)
+        assert evidence.informative_level == pytest.approx(0.5 * 1 / (0.5 * 2 + 1))  # relative to step 8, the last that has a first group
+        assert evidence.informative_share == pytest.approx(1.0)
+    assert filled(log[2:]).evidence(9).informative_level == 0.5  # a ledger that begins late: its first groups are those that it holds
 
 
 def test_observations_are_clipped_after_centring() -> None:
@@ -115,7 +126,7 @@ def test_observations_are_clipped_after_centring() -> None:
 def test_nothing_observed_gives_the_starting_references() -> None:
     for evidence in (History(3).evidence(0), filled([(0, 5, 0.2, 0.5, 0.8)]).evidence(5)):
         assert evidence.reference.tolist() == [[0.05, 0.5, 0.25]] * 2
-        assert evidence.informative_level == 0.5
+        assert (evidence.informative_level, evidence.informative_share) == (0.5, 0.5)
         assert float(evidence.weight.sum() + evidence.informative_weight.sum()) == 0
 
 
@@ -128,7 +139,8 @@ def test_groups_of_the_step_itself_and_later_ones_do_not_count() -> None:
 def assert_same(a: object, b: object, atol: float = 1e-14) -> None:
     for name in ("weight", "estimate", "reference", "informative_weight", "informative_estimate"):
         torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=0, atol=atol)
-    assert a.informative_level == pytest.approx(b.informative_level, abs=atol)  # type: ignore[attr-defined]
+    for name in ("informative_level", "informative_share"):
+        assert getattr(a, name) == pytest.approx(getattr(b, name), abs=atol)
 
 
 def test_old_evidence_underflows_to_none_but_references_stay() -> None:
@@ -199,7 +211,7 @@ def test_a_state_restores_the_log_bit_equal(device: torch.device) -> None:
     assert len(other) == 40 * 64
     a, b = history.evidence(40), other.evidence(40)
     assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("weight", "estimate", "reference", "informative_estimate"))
-    assert a.informative_level == b.informative_level
+    assert (a.informative_level, a.informative_share) == (b.informative_level, b.informative_share)
 
 
 def test_reading_the_evidence_changes_nothing() -> None:

@@ -73,7 +73,7 @@ class HeuristicPredictor:
         """Relation estimates of all seven columns (v, m, d long; v, m, d short; z) of every task."""
         seen, reference = self.neighbors.observed, evidence.reference
         own = torch.cat([evidence.estimate.flatten(0, 1)[:, seen], evidence.informative_estimate[None, seen]])
-        weight = torch.cat([evidence.weight[:, seen], evidence.informative_weight[None, seen]])
+        weight = torch.cat([evidence.weight[:, seen], mixture.neighbour_weight(evidence.informative_weight[seen])[None]])
         group = torch.tensor([0, 0, 0, 1, 1, 1, 2], device=own.device)
         ref = torch.cat([reference.flatten(), reference.new_tensor([evidence.informative_level])])
         strength = reference.new_tensor([paper.GRAPH_STRENGTH] * 6 + [mixture.GRAPH_STRENGTH])

@@ -32,6 +32,8 @@ STRENGTHS = (0.5, 1.0, 3.0)
 """c, pseudo-weight of the prior (ours)."""
 GRAPH_STRENGTH = 1.0
 """Pseudo-weight of the level in a relation estimate (ours)."""
+NEIGHBOUR_STRENGTH = 1.0
+"""kappa, variance of z within tasks over that of their chances between tasks: about 1 where half of the tasks are dead (ours)."""
 FORGETTING = 0.9
 """A round's log-likelihood is multiplied by this with every later round (ours)."""
 POWERS = {"variance": 1.0, "std": 0.5}
@@ -40,6 +42,15 @@ MAX_VARIANCE = 0.25
 """Of rewards in [0, 1]."""
 CLIP = (0.02, 0.98)
 """Probabilities are clipped to this before their logarithm is taken (ours)."""
+
+
+def neighbour_weight(weight: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """`(1 + kappa) W / (W + kappa)`: what W groups of a task say about others; 1 for one group, never more than 1 + kappa (ours).
+
+    As in a random-effects mean, whose precision is `1 / (tau^2 + sigma^2 / W)`. With W itself the few tasks that a scheduler comes back to,
+    since they vary, outvote all that it saw once, and their neighbours look better than they are.
+    """
+    return (1 + NEIGHBOUR_STRENGTH) * weight / (weight + NEIGHBOUR_STRENGTH)
 
 
 def expert_priors(level: Float[Tensor, " n"], within: Float[Tensor, " n"], cross: Float[Tensor, " n"]) -> Float[Tensor, "priors n"]:
@@ -87,8 +98,8 @@ def expected_size(p: Float[Tensor, " n"], evidence: Evidence, power: float) -> F
 
 
 def informative_variance(evidence: Evidence) -> float:
-    """`E[v | v > floor] = ref_v / l`, both with half-life 8: groups below the floor add next to nothing to ref_v. 0 where l is 0."""
-    return float(evidence.reference[0, 0]) / evidence.informative_level if evidence.informative_level > 0 else 0.0
+    """`E[v | v > floor] = ref_v / share`, both with half-life 8: groups below the floor add next to nothing to ref_v. 0 where that is 0."""
+    return float(evidence.reference[0, 0]) / evidence.informative_share if evidence.informative_share > 0 else 0.0
 
 
 class ExpertWeights:

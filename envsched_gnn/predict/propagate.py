@@ -24,7 +24,7 @@ def relation_estimate(
     strength: Float[Tensor, " columns"],
     lists: NeighborLists,
 ) -> tuple[Float[Tensor, "columns rows"], Float[Tensor, "groups rows"]]:
-    """(rel, sum_j a_ij) of every row of a relation's lists, with evidence `a_ij = s_ij W_j` (ours).
+    """(rel, sum_j a_ij) of every row of a relation's lists, with evidence `a_ij = s_ij W_j` (ours), W as given.
 
     rel_y = (sum_j a_ij own_y(j) + strength ref_y) / (sum_j a_ij + strength)   (paper)
     """

@@ -49,7 +49,7 @@ class Neighbor:
     weight: float
     """W_j."""
     evidence: float
-    """a_ij = s_ij W_j."""
+    """a_ij: s_ij W_j in preset `paper`, 2 s_ij W_j / (W_j + 1) otherwise."""
     estimate: dict[str, float]
     """own_y(j): variance, mean, dispersion; and `informative`, zbar_j."""
 
@@ -155,8 +155,9 @@ def _neighbors(scheduler: EnvSched, row: int, relation: Relation, evidence: Evid
     found = []
     for j, s in zip(tasks.tolist(), similarity.tolist(), strict=True):
         weight = _weight(j, evidence, informative)
+        says = float(mixture.neighbour_weight(evidence.informative_weight[[j]])) if informative else weight
         found.append(
-            Neighbor(task=scheduler.book.keys[j], similarity=s, weight=weight, evidence=s * weight, estimate=_estimates(j, evidence))
+            Neighbor(task=scheduler.book.keys[j], similarity=s, weight=weight, evidence=s * says, estimate=_estimates(j, evidence))
         )
     return tuple(found)
 
@@ -214,8 +215,8 @@ def _default(row: int, evidence: Evidence, neighbors: Mapping[Relation, tuple[Ne
     within, cross = (_relation(neighbors[relation], "informative", level, mixture.GRAPH_STRENGTH) for relation in RELATIONS)
     priors = {name: a * level + b * within + c * cross for name, (a, b, c) in mixture.PRIORS.items()}
     formulas = (
-        ("level = recent share of informative groups", level),
-        ("within = (sum a zbar + level) / (sum a + 1)", within),
+        ("level = recent share of informative groups, of tasks' first ones", level),
+        ("within = (sum a zbar + level) / (sum a + 1), a = 2 s W / (W + 1)", within),
         ("cross = (sum a zbar + level) / (sum a + 1)", cross),
         ("mean = (within + cross) / 2", priors["mean"]),
         *((f"faint_{name} = (3 level + {name}) / 4", priors[f"faint_{name}"]) for name in ("within", "cross", "mean")),

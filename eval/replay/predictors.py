@@ -130,10 +130,10 @@ class Plain:
 
 
 def global_mean(evidence: Evidence) -> Forecast:
-    """The reference of the variance and the level of z, half-life 8, the same for every task: no ranking at all."""
+    """The reference of the variance and the share of z, half-life 8, the same for every task: no ranking at all."""
     return (
         torch.full_like(evidence.informative_weight, float(evidence.reference[0, 0])),
-        torch.full_like(evidence.informative_weight, evidence.informative_level),
+        torch.full_like(evidence.informative_weight, evidence.informative_share),
     )
 
 
@@ -150,7 +150,7 @@ def related(evidence: Evidence, neighbors: Neighbors, relation: Relation) -> For
     """The relation estimates of one relation alone: what the observed neighbours say, and nothing of the task itself."""
     seen, lists = neighbors.observed, neighbors.lists(relation)
     table = torch.stack([evidence.estimate[0, 0, seen], evidence.informative_estimate[seen]])
-    weight = torch.stack([evidence.weight[0, seen], evidence.informative_weight[seen]])
+    weight = torch.stack([evidence.weight[0, seen], mixture.neighbour_weight(evidence.informative_weight[seen])])
     level = evidence.reference.new_tensor([float(evidence.reference[0, 0]), evidence.informative_level])
     strength = evidence.reference.new_tensor([paper.GRAPH_STRENGTH, mixture.GRAPH_STRENGTH])
     rel, _ = relation_estimate(table, weight, torch.tensor([0, 1], device=table.device), level, strength, lists)

@@ -74,3 +74,9 @@ def test_a_state_restores_the_weights_bit_equal() -> None:
         experts.add(step, p, p[0] > 0.5)
     other.load_state_dict(experts.state_dict())
     assert torch.equal(other.weights(), experts.weights())
+
+
+def test_a_neighbour_says_little_more_with_every_further_group() -> None:
+    """2 W / (W + 1): 1 group counts once, 3 groups 1.5 times, however many never twice."""
+    weight = torch.tensor([0.0, 0.5, 1.0, 3.0, 1e9], dtype=torch.float64)
+    assert mixture.neighbour_weight(weight).tolist() == pytest.approx([0.0, 2 / 3, 1.0, 1.5, 2.0])

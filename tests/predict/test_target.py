@@ -20,6 +20,7 @@ def evidence(size: list[float], level: float) -> Evidence:
         informative_weight=torch.tensor([2.0, 0.0], dtype=torch.float64),
         informative_estimate=torch.tensor([0.5, 0.0], dtype=torch.float64),
         informative_level=0.4,
+        informative_share=0.4,
         size=torch.tensor(size, dtype=torch.float64),
         size_level=level,
     )

@@ -122,6 +122,15 @@ def informative_size_level(log, t, v_floor):
 
 
 def informative_level(log, t, v_floor):
-    """l: half-life-8 mean of z over all groups before t."""
+    """l: half-life-8 mean of z over the groups before t that are the first of their task."""
+    earliest = {}
+    for i, s, _ in log:
+        earliest[i] = min(s, earliest.get(i, s))
+    past = [(s, z(y, v_floor)) for i, s, y in log if s < t and s == earliest[i]]
+    return weighted_mean(past, t, LEVEL_HALF_LIFE) if past else FIRST_LEVEL
+
+
+def informative_share(log, t, v_floor):
+    """Half-life-8 mean of z over all groups before t."""
     past = [(s, z(y, v_floor)) for _, s, y in log if s < t]
     return weighted_mean(past, t, LEVEL_HALF_LIFE) if past else FIRST_LEVEL

@@ -130,9 +130,10 @@ def experts(world, log, t, batch_size, v_floor):
     weight = [history.effective_weight(log, i, t, h) for i in world.tasks]
     zbar = [history.informative_estimate(log, i, t, h, v_floor) for i in world.tasks]
     level = history.informative_level(log, t, v_floor)
+    says = [2 * w / (w + 1) for w in weight]
     prior = {"level": [level for _ in world.tasks]}
     for relation in ("within", "cross"):
-        prior[relation] = [relation_estimate(neighbours(world, observed, i, relation), weight, zbar, level, 1.0) for i in world.tasks]
+        prior[relation] = [relation_estimate(neighbours(world, observed, i, relation), says, zbar, level, 1.0) for i in world.tasks]
     prior["mean"] = [(prior["within"][i] + prior["cross"][i]) / 2 for i in world.tasks]
     for name in ("within", "cross", "mean"):
         prior["faint_" + name] = [(3 * level + prior[name][i]) / 4 for i in world.tasks]
