@@ -46,7 +46,7 @@ def compare_scores(scheduler, oracle, t, worst):
         reference.coverage_terms(world, oracle.past, observed, parts["W"]["long"], i, t, oracle.settings.batch_size) for i in world.tasks
     ]
     if oracle.preset == "default":
-        terms = [term * q for term, q in zip(terms, parts["q"], strict=True)]
+        terms = [term * q / (1 + c) for term, q, c in zip(terms, parts["q"], count, strict=True)]
     expected = {
         "weight_long": parts["W"]["long"],
         "variance_long": parts["est"]["long"]["v"],

@@ -51,6 +51,11 @@ def coverage_score(env_term: Float[Tensor, " tasks"], task_term: Float[Tensor, "
     return (env_term + task_term).add_(pattern_term).div_(3)
 
 
+def weighed(cover: Float[Tensor, " tasks"], q: Float[Tensor, " tasks"], c: Int[Tensor, " tasks"]) -> Float[Tensor, " tasks"]:
+    """cover_i q_i / (1 + c_i): what coverage may teach; tasks that came before and varied are left to exploitation (ours)."""
+    return (cover * q).mul_(task_term(c))
+
+
 def exploitation_score(q: Float[Tensor, " tasks"], c: Int[Tensor, " tasks"], scale: float) -> Float[Tensor, " tasks"]:
     """q_i (1 + c_i / scale)^(-1/2), scale = 16 (paper)."""
     return c.double().div_(scale).add_(1).rsqrt_().mul_(q)

@@ -25,7 +25,7 @@ def base_scores(
     """(coverage, exploitation) score of every task before penalties; `picked`: count the picks of this step too.
 
     Exploitation ranks by what `select.acquisition` makes of the prediction.
-    Preset `default` weighs coverage by q, a probability there: seldom seen tasks count as far as they may have variance.
+    Preset `default` weighs coverage by q, an expectation there: seldom seen tasks count as far as they may have variance.
     """
     book = scheduler.book
     count = book.exposure.num_selections(step if picked else step - 1)
@@ -35,7 +35,7 @@ def base_scores(
     pattern = coverage.pattern_term(coverage.cross_evidence(evidence, prediction, scheduler.neighbors))
     cover = coverage.coverage_score(env_term, coverage.task_term(count), pattern)
     if scheduler.preset == "default":
-        cover.mul_(prediction.informativeness)
+        cover = coverage.weighed(cover, prediction.informativeness, count)
     worth = acquired(prediction, scheduler.select_config, scheduler.graph["task"].identity, scheduler.seed, step)
     return cover, coverage.exploitation_score(worth, count, scheduler.exposure_scale)
 

@@ -129,12 +129,13 @@ def feasible(world, past, rounds, batch, left, t, settings):
 
 
 def select(world, past, rounds, observed, cold, weight_long, q, weighed, eligible, t, n, settings):
-    """Pick min(n, eligible) tasks for step t. `past` holds earlier picks of t too; `weighed`: coverage is multiplied by q."""
+    """Pick min(n, eligible) tasks for step t. `past` holds earlier picks of t too; `weighed`: coverage is multiplied by q / (1 + c)."""
     keys = [key(world.identity[i], settings.seed, t) for i in world.tasks]
     before = list(past)  # exposure and quotas of this request
     batch = [task for s, task in past if s == t]
     cover = [coverage_terms(world, before, observed, weight_long, i, t, settings.batch_size) for i in world.tasks]
-    cover = [c * y for c, y in zip(cover, q, strict=True)] if weighed else cover
+    if weighed:
+        cover = [cover[i] * q[i] / (1 + exposure(before, i, t)) for i in world.tasks]
     omega = [exposure_factor(exposure(before, i, t), settings.exposure_scale) for i in world.tasks]
     left = [i for i in world.tasks if eligible[i]]
     result = Batch()

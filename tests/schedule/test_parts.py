@@ -113,6 +113,7 @@ def test_scores_by_hand():
     score = coverage.coverage_score(terms, coverage.task_term(c), coverage.pattern_term(evidence))
     assert score.tolist() == pytest.approx([(1 / 1.4 + 1 + 1) / 3, (1 + 0.5 + 0.5) / 3, (1 / 2.2 + 0.25 + 0.25) / 3], abs=1e-15)
     q = torch.full((3,), 0.5, dtype=torch.float64)
+    assert coverage.weighed(torch.tensor([0.8, 0.8, 0.6]).double(), q, torch.tensor([0, 1, 4])).tolist() == pytest.approx([0.4, 0.2, 0.06])
     assert coverage.exploitation_score(q, torch.tensor([0, 16, 48]), 16.0).tolist() == pytest.approx([0.5, 0.5 / 2**0.5, 0.25], abs=1e-15)
     assert coverage.exploitation_score(q, torch.tensor([0, 1, 3]), 1.0).tolist() == pytest.approx([0.5, 0.5 / 2**0.5, 0.25], abs=1e-15)
 
