@@ -87,7 +87,7 @@ def test_single_sources_in_numbers() -> None:
     """Tasks 0 and 1 share an environment, s_within = 0.5; task 2 is alone, s_cross(1, 2) = 0.6, s_cross(0, 2) = 0.
 
     Observed at step 0: task 0 with v = 0.2, task 2 with v = 0. So ref_v = 0.1 and l = 0.5; W = 2^(-1/8) = 0.917004, for z it is
-    2^(-1/200) = 0.996540.
+    2^(-1/200) = 0.996540, and 2 W / (W + 1) = 0.998267 to others.
     """
     graph = assemble_graph(
         env_ids=["a", "b"],
@@ -106,10 +106,10 @@ def test_single_sources_in_numbers() -> None:
         "global_mean": ([0.1, 0.1, 0.1], [0.5, 0.5, 0.5]),
         # (0.917004 x 0.2 + 2 x 0.1) / 2.917004; (0.996540 + 0.5) / 1.996540
         "own": ([0.131436, 0.1, 0.068564], [0.749567, 0.5, 0.250433]),
-        # task 1: a = 0.458502: (0.458502 x 0.2 + 0.2) / 2.458502; a = 0.498270: (0.498270 + 0.5) / 1.498270
-        "within": ([0.1, 0.118650, 0.1], [0.5, 0.666282, 0.5]),
-        # task 1: a = 0.550202: (0 + 0.2) / 2.550202; a = 0.597924: 0.5 / 1.597924
-        "cross": ([0.1, 0.078425, 0.1], [0.5, 0.312906, 0.5]),
+        # task 1: a = 0.458502: (0.458502 x 0.2 + 0.2) / 2.458502; a = 0.499134: (0.499134 + 0.5) / 1.499134
+        "within": ([0.1, 0.118650, 0.1], [0.5, 0.666474, 0.5]),
+        # task 1: a = 0.550202: (0 + 0.2) / 2.550202; a = 0.598960: 0.5 / 1.598960
+        "cross": ([0.1, 0.078425, 0.1], [0.5, 0.312703, 0.5]),
     }
     for name, (variance, p) in expected.items():
         prediction = predictor_of(name, neighbors, 1e-6).predict(graph, evidence, 1)
