@@ -186,10 +186,10 @@ def test_scores_of_four_tasks():
 
 
 def test_coverage_weighed_by_q():
-    """Task 0: .875 (.75 + .5 + 2/2.3)/3 = .618, above task 1: .625 2.75/3 = .573. Halved, that is less than task 3: .375 2.75/3."""
+    """Task 0 came once: .875 (.75 + .5 + 2/2.3)/3 / 2 = .309, below task 1: .625 2.75/3 = .573. Then task 3 in the other environment."""
     batch = pick_four(Settings(batch_size=2, coverage_share=1.0), 2, weighed=True)
-    assert [task for task, _, _ in batch.picks] == [0, 3]
-    assert [score for _, _, score in batch.picks] == close([0.875 * (1.25 + 2 / 2.3) / 3, 0.375 * 2.75 / 3])
+    assert [task for task, _, _ in batch.picks] == [1, 3]
+    assert [score for _, _, score in batch.picks] == close([0.625 * 2.75 / 3, 0.375 * 2.75 / 3])
 
 
 def test_penalty_of_four_tasks():
