@@ -34,6 +34,7 @@ def cured(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        """The verb, its errors in a sentence."""
         try:
             return verb(*args, **kwargs)
         except EnvSchedError as error:

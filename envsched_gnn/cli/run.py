@@ -46,6 +46,7 @@ def run(config: ConfigFile, select: Select = None, settings: Settings = None) ->
     """Select, roll out and observe, round by round; then write the report. The same command resumes a run that was stopped."""
 
     def play(parsed: Config, given: str, progress: Plain) -> Path:
+        """What `follow` does with the settings; imported late, since it needs torch."""
         from envsched_gnn.train.run import run as run_rounds
 
         return run_rounds(parsed, given=given, progress=progress)

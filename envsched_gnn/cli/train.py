@@ -25,6 +25,7 @@ def train(config: ConfigFile, select: Select = None, settings: Settings = None) 
     """
 
     def play(parsed: Config, given: str, progress: Plain) -> Path | None:
+        """What `follow` does with the settings; imported late, since it needs torch."""
         from envsched_gnn.train.session import train as train_rounds
 
         return train_rounds(parsed, given=given, progress=progress)

@@ -72,6 +72,7 @@ class Method:
         self.returns: Place | None = None
 
     def read(self) -> MethodFacts:
+        """The whole method, statement by statement. Call it once."""
         for statement in self.function.body:
             self.visit(statement)
         return MethodFacts(
@@ -93,6 +94,7 @@ class Method:
     # Walk
 
     def visit(self, node: ast.AST) -> None:
+        """A node by its kind (_VISITS); of any other its children."""
         special = _VISITS.get(type(node))
         if special is not None:
             special(self, node)
@@ -100,59 +102,71 @@ class Method:
             self.visit_all(children(node))
 
     def visit_assign(self, node: ast.Assign) -> None:
+        """The value is read before its targets are written: `a = b = value`."""
         self.visit(node.value)
         for target in node.targets:
             self.assign(target, node.value)
 
     def visit_single_assign(self, node: ast.AnnAssign | ast.NamedExpr) -> None:
+        """`name: type = value` and `(name := value)`; an annotation alone does nothing."""
         if node.value is not None:
             self.visit(node.value)
             self.assign(node.target, node.value)
 
     def visit_augmented(self, node: ast.AugAssign) -> None:
+        """`target += value` reads its target and writes it."""
         self.visit(node.value)
         self.visit_load(node.target)
         self.write(node.target)
 
     def visit_delete(self, node: ast.Delete) -> None:
+        """`del self.orders[p]` removes an entity, or a value of one."""
         for target in node.targets:
             self.shrink(self.place(target))
 
     def visit_for(self, node: ast.For | ast.AsyncFor) -> None:
+        """The loop's variable stands for an element of what is run through."""
         self.visit(node.iter)
         self.places.bind_element(node.target, node.iter)
         self.visit_all([*node.body, *node.orelse])
 
     def visit_display(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        """Its loops come before what it collects, unlike in the source."""
         self.visit_all(node.generators)
         self.visit_all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
+        """One loop of a display, as `visit_for`."""
         self.visit(node.iter)
         self.places.bind_element(node.target, node.iter)
         self.visit_all(node.ifs)
 
     def visit_if(self, node: ast.If) -> None:
+        """A test whose body ends in failure is a gate. Functions of a verifier have none: there a state is given."""
         self.visit(node.test)
         if self.state is None and is_failure(node.body[-1]):
             self.gates |= guard_gates(node.test, node.body[-1], self)
         self.visit_all([*node.body, *node.orelse])
 
     def visit_handler(self, node: ast.ExceptHandler) -> None:
+        """An exception that ends in failure: a look-up that found nothing."""
         if is_failure(node.body[-1]):
             self.gates.add("identifier_resolution")
         self.visit_all(node.body)
 
     def visit_return(self, node: ast.Return) -> None:
+        """The first place that is returned counts."""
         if node.value is not None:
             self.visit(node.value)
             self.returns = self.returns or self.place(node.value)
 
     def visit_all(self, nodes: Iterable[ast.AST]) -> None:
+        """Nodes in the order given."""
         for node in nodes:
             self.visit(node)
 
     def visit_load(self, node: ast.AST) -> None:
+        """An attribute or an element is read; its key may show that a parameter names an entity."""
         place = self.place(node)
         self.reads_place(place)
         if isinstance(node, ast.Subscript):
@@ -160,6 +174,7 @@ class Method:
         self.visit_all(children(node))
 
     def reads_place(self, place: Place | None) -> None:
+        """Remember a place that is read; None is no place."""
         if place is not None:
             self.reads.add((place.key, place.attribute))
             self.read_places.add(place)
@@ -185,6 +200,7 @@ class Method:
         self.visit_all(children(node))
 
     def visit_call(self, node: ast.Call) -> None:
+        """A method of the class adds its own facts; one of a place may change or read it."""
         helper = _helper(node, self.helpers)
         if helper is not None:
             self.include(helper, node)
@@ -201,6 +217,7 @@ class Method:
     # Effects
 
     def assign(self, target: ast.AST, value: ast.expr) -> None:
+        """A name comes to stand for what the value is; anything else is written; tuples part by part."""
         match target:
             case ast.Name(id=name):
                 self.places.bind(name, value)
@@ -240,6 +257,7 @@ class Method:
                     self.initial_values.setdefault((key, str(name.value)), set()).add(value.value)
 
     def shrink(self, place: Place | None) -> None:
+        """Something of a place is gone: an entity, or a value in an attribute."""
         if place is None:
             return
         if place.attribute in (ANY, ""):
@@ -248,6 +266,7 @@ class Method:
             self.sets(place.key, place.attribute)
 
     def mutate(self, place: Place, method: str, arguments: list[ast.expr]) -> None:
+        """What a method of dict, list or set does to a place: `pop`, `update`, `append` and their like."""
         if method in _SHRINKS:
             self.shrink(place)
         elif method == "update" and place.path:
@@ -262,16 +281,19 @@ class Method:
                 self.sets(place.key, place.attribute)
 
     def sets(self, key: str, attribute: str, value: object = ANY) -> None:
+        """An attribute gets a value; ANY where that is no constant."""
         self.writes.add((key, attribute))
         self.values.setdefault((key, attribute), set()).add(value)
 
     def names_entity(self, place: Place | None, key: ast.expr) -> None:
+        """A parameter that looks up a whole table names one of its entities."""
         if place is not None and not place.path and isinstance(key, ast.Name) and key.id in self.parameters:
             self.id_parameters.setdefault(key.id, place.key)
 
     # Helpers of the class
 
     def include(self, facts: MethodFacts, node: ast.Call) -> None:
+        """The facts of a called method, its parameters read as what they are given here."""
         self.reads |= facts.reads
         self.inserts |= facts.inserts
         self.removes |= facts.removes

@@ -122,6 +122,7 @@ def _bars(progress: bool) -> Iterator[Report]:
     with Progress(console=Console(stderr=True)) as bars:
 
         def report(stage: str, share: float) -> None:
+            """Move the bar of a stage; it appears with its first report."""
             if stage not in stages:
                 stages[stage] = bars.add_task(f"graph: {stage}", total=1.0)
             bars.update(stages[stage], completed=share)

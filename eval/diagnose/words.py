@@ -22,8 +22,6 @@ BIASED = (
     "warning: the picks of policy {policy} followed predictions, so what was observed, and when, depends on similarity. "
     "These tests are exact for a uniform ledger: envsched run -c CONFIG.toml -s run.policy=uniform."
 )
-
-
 MOST = ": what a scheduler could spend better, at most"
 
 

@@ -202,6 +202,7 @@ def _elsewhere(step: Step, scene: Cast, rng: random.Random) -> Call:
     swaps = {part.record_id: part.table for part in step.case.parts.values()}
 
     def other(value: Any) -> Any:
+        """Another record of its table, where the value names one."""
         if value == step.case.values.get("new_id"):
             return value.split("-")[0] + f"-{rng.randint(1000, 8000)}"
         options: list[Part] = [
