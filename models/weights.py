@@ -19,7 +19,8 @@ from envsched_gnn.files import replacing
 from envsched_gnn.models.features import CONTEXT, SOURCE, content_name
 from envsched_gnn.models.network import Propagation
 
-FORMAT, VERSION = "envsched-weights", 1
+FORMAT, VERSION = "envsched-weights", 2
+"""Raised when what the network reads, or what it corrects, changes its meaning: 2 with the level of first groups."""
 
 
 def description(graph: HeteroData) -> dict[str, Any]:

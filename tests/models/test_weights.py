@@ -56,7 +56,8 @@ def test_weights_of_embeddings_hold_in_any_pool(tmp_path: Path) -> None:
     [
         (lambda path: path.unlink(), "no such file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-500]), "not a file of weights, or damaged"),
-        (lambda path: torch.save({"format": "other"}, path), "no weights of version 1 of ours"),
+        (lambda path: torch.save({"format": "other"}, path), "no weights of version 2 of ours"),
+        (lambda path: torch.save({"format": "envsched-weights", "version": 1}, path), "no weights of version 2 of ours"),
         (lambda path: torch.save(torch.load(path) | {"network": {}}, path), "its tensors are not those of the network"),
         (lambda path: torch.save(torch.load(path) | {"precision": 1.0}, path), "no precision"),
         (lambda path: torch.save(torch.load(path) | {"inputs": None}, path), "damaged: no inputs"),
