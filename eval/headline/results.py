@@ -24,10 +24,11 @@ import numpy as np
 from rich.console import Console
 
 from envsched_gnn.errors import HistoryError
-from envsched_gnn.eval.headline.figures_of_run import Figures, figures_of
+from envsched_gnn.eval.headline.figures_of_run import CHARGED, Figures, figures_of
 from envsched_gnn.eval.headline.run_files import ROLES, Collection, Run, collect
 from envsched_gnn.eval.headline.statistics import (
     Interval,
+    correlation_within_seeds,
     median,
     median_over_seeds,
     null_band,
@@ -57,6 +58,8 @@ DEFINITIONS = {
     "zero_variance_share": "mean over steps and all generated groups; lower is better",
     "minus_uniform": "mean of the paired differences over seeds, 95 % percentile bootstrap over seeds; better = seeds on the good side",
     "share_of_way": "(mean uniform - mean arm) / (mean uniform - mean oracle) of zero_variance_share",
+    "area_goes_with": "over all runs but those of dapo: correlation of auc, within seeds, with the share of informative groups, with the "
+    "number of informative tasks, and with the root of their product; 95 % bootstrap over seeds",
     "null_band": "2.5, 50 and 97.5 % over all ordered pairs of different uniform seeds, which differ in pool as well",
 }
 Arms = Mapping[str, list[Figures]]
@@ -157,8 +160,18 @@ def summary_of(arms: Arms) -> dict[str, Any]:
     auc = band and [round(value, 6) for value in band.auc]
     return {
         "null_band": band and {"pairs": band.pairs, "reached": band.reached, "auc": auc, "time_to_uniform_best": band.time},
+        "area_goes_with": area_goes_with([run for arm in ordered(arms) if arm not in CHARGED for run in arms[arm]]),
         "arms": {arm: _arm_summary(arms, arm) for arm in ordered(arms)},
     }
+
+
+def area_goes_with(runs: list[Figures]) -> dict[str, Any]:
+    """What the runs that learned more had more of, seed by seed: informative groups G, informative tasks D, or both, sqrt(G D)."""
+    groups, tasks = 1 - column(runs, "zero_variance_share"), column(runs, "informative_tasks")
+    about = {"informative_groups": groups, "informative_tasks": tasks, "root_of_both": np.sqrt(groups * tasks)}
+    area, seed = column(runs, "auc"), column(runs, "seed")
+    found = {name: _interval(correlation_within_seeds(values, area, seed)) for name, values in about.items()}
+    return {"runs": len(runs), **found}
 
 
 def _arm_summary(arms: Arms, arm: str) -> dict[str, Any]:

@@ -100,6 +100,25 @@ def shares_by_seed(uniform: np.ndarray, arm: np.ndarray, oracle: np.ndarray) -> 
     return np.divide(uniform - arm, gap, out=np.full(len(gap), np.nan), where=gap > MOST)
 
 
+def correlation_within_seeds(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> Interval:
+    """Pearson correlation of two figures over runs of any arms, [runs] each, both less their mean over the runs of the same seed.
+
+    `r = sum_s xy_s / sqrt(sum_s xx_s sum_s yy_s)` with the sums of products of each seed s. NaN where a figure is the same in all.
+    """
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y, seed = x[known], y[known], seed[known]
+    rows = []
+    for each in np.unique(seed):
+        a, b = (values[seed == each] - values[seed == each].mean() for values in (x, y))
+        rows.append((a @ b, a @ a, b @ b))
+
+    def correlation(drawn: np.ndarray) -> np.ndarray:
+        xy, xx, yy = np.moveaxis(drawn.sum(1), 1, 0)
+        return np.divide(xy, np.sqrt(xx * yy), out=np.full(len(xy), np.nan), where=xx * yy > 0)
+
+    return bootstrap(np.array(rows).reshape(-1, 3), correlation)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NullBand:
     """What uniform comes to against itself: quantiles over all ordered pairs of different uniform seeds."""

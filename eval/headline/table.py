@@ -95,11 +95,23 @@ def title(result: dict[str, Any], pool: str) -> str:
     return f"{start}; uniform against uniform: area {gains}, uniform's best after {middle} steps [{low}, {high}], {reach}"
 
 
+def goes_with(summary: dict[str, Any]) -> str:
+    """What the area goes with, in one line."""
+    about = summary["area_goes_with"]
+    names = {
+        "informative_groups": "informative groups",
+        "informative_tasks": "informative tasks",
+        "root_of_both": "the root of their product",
+    }
+    parts = [f"{number(about[name]['value'], 2)}{ends(about[name], 2)} with {text}" for name, text in names.items()]
+    return f"Correlation of AUC within seeds ({about['runs']} runs): {', '.join(parts)}."
+
+
 def rich_tables(result: dict[str, Any]) -> list[Table]:
     """One table a pool for a terminal."""
     tables = []
     for pool, summary in result["summary"].items():
-        table = Table(title=Text(title(result, pool)), caption=Text(LEGEND))
+        table = Table(title=Text(title(result, pool)), caption=Text(f"{goes_with(summary)}\n{LEGEND}"))
         for name in COLUMNS:
             table.add_column(name, justify="left" if name == "arm" else "right")
         for row in rows(summary):
@@ -113,5 +125,6 @@ def markdown(result: dict[str, Any]) -> str:
     parts = []
     for pool, summary in result["summary"].items():
         lines = [COLUMNS, ("---",) * len(COLUMNS), *rows(summary)]
-        parts.append("\n".join([f"**{title(result, pool)}**", "", *(f"| {' | '.join(line)} |" for line in lines)]))
+        table = (f"| {' | '.join(line)} |" for line in lines)
+        parts.append("\n".join([f"**{title(result, pool)}**", "", *table, "", goes_with(summary)]))
     return "\n\n".join([*parts, LEGEND])

@@ -28,6 +28,7 @@ from envsched_gnn.eval.headline.results import ARMS, figures_by_pool, main, writ
 from envsched_gnn.eval.headline.run_files import collect, read_finished
 from envsched_gnn.eval.headline.statistics import (
     bootstrap,
+    correlation_within_seeds,
     median,
     median_over_seeds,
     null_band,
@@ -275,6 +276,18 @@ def test_share_of_the_way_by_hand() -> None:
 def uniform_figures(root: Path, curves: list[list[float]]) -> list[Figures]:
     runs = [read_finished(finished(root, f"main/uniform/{seed}", values)) for seed, values in enumerate(curves)]
     return [figures_of(run, run) for run in runs]
+
+
+def test_correlation_within_seeds_by_hand() -> None:
+    """Within either seed y falls with x, though the seed of larger x has larger y; an unknown figure leaves its run out."""
+    x, y = np.array([0.0, 1.0, 10.0, 12.0, 5.0]), np.array([1.0, 0.0, 9.0, 8.0, np.nan])
+    found = correlation_within_seeds(x, y, np.array([0, 0, 1, 1, 1]))
+    # sums of products -.5 and -1, of squares .5 and 2, .5 and .5
+    assert found.value == pytest.approx(-1.5 / math.sqrt(2.5))
+    assert found.seeds == 2
+    assert (found.low, found.high) == pytest.approx((-1, found.value))
+    assert math.isnan(correlation_within_seeds(np.ones(4), np.arange(4.0), np.array([0, 0, 1, 1])).value)
+    assert math.isnan(correlation_within_seeds(np.zeros(0), np.zeros(0), np.zeros(0)).value)
 
 
 def test_null_band_by_hand(tmp_path: Path) -> None:
