@@ -93,7 +93,8 @@ class SelectConfig:
     penalty: float = 0.5
     """Weight of the redundancy penalty (ours)."""
     penalty_threshold: float | None = None
-    """Similarity below which there is no penalty; None: 0.5 in preset `paper`, 0.9 in `default` (ours)."""
+    """Similarity below which there is no penalty. None: 0.5 in preset `paper`, 0.9 in `default`; of embeddings alone that share of the way
+    from the mean similarity of two tasks to 1 (ours)."""
     exposure_scale: float | None = None
     """Selections of a task after which its exploitation score has fallen to 0.71. Smaller: more tasks, less sure ones. None: 16 in preset
     `paper` (paper), 1 in `default` (ours)."""

@@ -32,7 +32,7 @@ from envsched_gnn.schedule.keys import task_keys
 from envsched_gnn.schedule.metrics import book_metrics
 from envsched_gnn.schedule.quarantine import Quarantine
 from envsched_gnn.schedule.quotas import Quotas, quotas_at
-from envsched_gnn.schedule.redundancy import Redundancy
+from envsched_gnn.schedule.redundancy import Redundancy, usual_threshold
 from envsched_gnn.schedule.reports import Accepted
 from envsched_gnn.schedule.scores import base_scores, columns
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 MIN_INFORMATIVE_HALF_LIFE = 200.0
 """Steps; H = max(200, 5 N/B), so that a task is still known when it returns (ours)."""
-PENALTY_THRESHOLD: dict[Preset, float] = {"paper": 0.5, "default": 0.9}
-"""On ToolWorld a tenth of all pairs across environments is above 0.63, a hundredth above 0.97: all but the same (ours)."""
 EXPOSURE_SCALE: dict[Preset, float] = {"paper": 16.0, "default": 1.0}
 """At 16 the forecasts of `default` are sure enough to pick the same tasks again and again, and a policy learns little from them (ours)."""
 MakePredictor = Callable[[PredictConfig, "HeteroData", Neighbors, int], Predictor]
@@ -116,7 +114,7 @@ class EnvSched:
             given: Any = predictor
             self.predictor = given if self._reads_edges else given(config, self.graph, self.neighbors, self.seed)
         threshold, scale = self.select_config.penalty_threshold, self.select_config.exposure_scale
-        threshold = PENALTY_THRESHOLD[self.preset] if threshold is None else threshold
+        threshold = usual_threshold(self.preset, self.graph) if threshold is None else threshold
         self.exposure_scale = EXPOSURE_SCALE[self.preset] if scale is None else scale
         self.redundancy = Redundancy(self.graph, weight=self.select_config.penalty, threshold=threshold)
 

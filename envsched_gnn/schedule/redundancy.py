@@ -1,6 +1,6 @@
 """Redundancy: how similar a candidate is to the tasks already in the batch.
 
-Knows: the graph's similarities on the host, the penalty of a similarity.
+Knows: the graph's similarities on the host, from which similarity on there is a penalty, and its size.
 Does not know: scores, quotas, the order of picks.
 """
 
@@ -12,12 +12,30 @@ import torch
 from jaxtyping import Float, Int
 from torch_geometric.data import HeteroData
 
+from envsched_gnn.config_scheduling import Preset
 from envsched_gnn.graph.similarity import cross_similarity, quantise
 
+PENALTY_THRESHOLD: dict[Preset, float] = {"paper": 0.5, "default": 0.9}
+"""On ToolWorld a tenth of all pairs across environments is above 0.63, a hundredth above 0.97: all but the same (ours)."""
 MAX_TABLE_RECORDS = 4096
 """Records up to which all their similarities are kept, 64 MB as float32 (ours)."""
 TABLE_CHUNK = 256
 """Rows of the table that are computed at once: their float64 products are what needs memory (ours)."""
+
+
+def usual_threshold(preset: Preset, graph: HeteroData) -> float:
+    """t, the preset's threshold; of a graph of embeddings alone m + t (1 - m), m the mean similarity of two tasks' records (ours).
+
+    Embeddings of texts that say different things are alike, too: on EnvScaler those of every second pair by more than 0.86.
+    """
+    t = PENALTY_THRESHOLD[preset]
+    if graph.feature_config.get("similarity") != "dense":
+        return t
+    store = graph["task"]
+    tasks = torch.bincount(store.record_index, minlength=len(store.cross_vectors)).double()
+    mean = tasks @ store.cross_vectors / tasks.sum()
+    m = float(mean @ mean)
+    return m + t * (1 - m)
 
 
 class Redundancy:

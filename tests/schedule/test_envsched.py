@@ -82,6 +82,22 @@ def test_a_preset_has_its_threshold_unless_one_is_given(graph):
     assert found == [0.5, 0.7, 0.9, 0.7]
 
 
+def test_of_embeddings_the_threshold_starts_at_their_mean_similarity():
+    """Three tasks, two of one record, at a right angle to the third's: the mean vector is (2/3, 1/3), m = 5/9, and 5/9 + .9 x 4/9 = 43/45."""
+    graph = assemble_graph(
+        env_ids=["a", "b"],
+        env_index=torch.tensor([0, 1, 1]),
+        task_ids=["0", "1", "2"],
+        within_blocks=[torch.ones(1, 1), torch.ones(2, 2)],
+        cross_vectors=torch.eye(2, dtype=torch.float64),
+        record_index=torch.tensor([0, 0, 1]),
+    )
+    for similarity, thresholds in (("dense", [7 / 9, 43 / 45]), ("both", [0.5, 0.9]), ("tfidf", [0.5, 0.9])):
+        graph.feature_config = {"similarity": similarity}
+        found = [EnvSched(None, graph, preset=preset).redundancy.threshold for preset in ("paper", "default")]
+        assert found == pytest.approx(thresholds)
+
+
 def test_an_empty_request_is_empty(graph):
     scheduler = practised(graph, rounds=1)
     assert scheduler.select(1, 0).picks == ()
