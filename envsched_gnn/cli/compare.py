@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,6 +44,9 @@ def compare(
         Path | None, typer.Option("-o", "--out", metavar="FILE.json", help="The result, its figure beside it; default: in the folder.")
     ] = None,
     settings: Settings = None,
+    joined: Annotated[
+        list[Path] | None, typer.Option("--join", metavar="FILE.json", help="Join results that were made apart; once for each of them.")
+    ] = None,
     list_policies: Annotated[
         bool, typer.Option("--list", help="Name the policies and variants, and what there is to know of each.")
     ] = False,
@@ -56,8 +59,11 @@ def compare(
     if list_policies:
         _list(json)
         return
+    if joined:
+        _join(joined, policies, out, json)
+        return
     if policies is None:
-        raise typer.BadParameter("nothing to do; expected --policies uniform,envsched,... or --list.")
+        raise typer.BadParameter("nothing to do; expected --policies uniform,envsched,..., --join or --list.")
     from envsched_gnn.config import load_config
     from envsched_gnn.eval.compare.variants import entries_of, seeds_of
 
@@ -65,7 +71,6 @@ def compare(
     seeds_of(seeds)
     chosen = [*([] if config else ["run.steps=200"]), *(settings or [])]
     load_config(config, chosen)
-    from envsched_gnn.eval.compare import words
     from envsched_gnn.eval.compare.compare import compare as compared
 
     folder = folder or Path("runs") / f"compare-{where.value}"
@@ -79,12 +84,30 @@ def compare(
             config=config,
             settings=chosen,
             processes=processes or os.cpu_count() or 1,
-            command=shlex.join(["envsched", *sys.argv[1:]]),
+            command=_command(),
             tell=say,
         )
     except KeyboardInterrupt:
         say("stopped; what is finished is kept. To go on, give the same command again.")
         raise typer.Exit(STOPPED) from None
+    _show(result, json)
+
+
+def _join(paths: list[Path], policies: str | None, out: Path | None, json: bool) -> None:
+    if policies is not None or out is None:
+        raise typer.BadParameter("--join makes no runs; expected it with -o FILE.json, and without --policies.")
+    from envsched_gnn.eval.compare.compare import join
+
+    _show(join(paths, out=out, command=_command()), json)
+
+
+def _command() -> str:
+    return shlex.join(["envsched", *sys.argv[1:]])
+
+
+def _show(result: dict[str, Any], json: bool) -> None:
+    from envsched_gnn.eval.compare import words
+
     if json:
         show_json(result)
         return

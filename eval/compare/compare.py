@@ -1,4 +1,4 @@
-"""A comparison from its options to its result.
+"""A comparison from its options to its result, or from the results of others.
 
 Knows: which policies stand in every comparison, where its files lie.
 Does not know: how a run is made, figures, tables.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envsched_gnn.errors import EnvSchedError
+from envsched_gnn.eval.compare.join import joined
 from envsched_gnn.eval.compare.plot import write_plot
 from envsched_gnn.eval.compare.results import result_of, write_result
 from envsched_gnn.eval.compare.runs import Where, make_all, planned
@@ -45,7 +46,19 @@ def compare(
         raise EnvSchedError(
             f"{len(failed)} of {len(runs)} runs failed: {'; '.join(failed)} Give the same command again to go on with them."
         )
-    result = result_of(runs, command)
+    return _written(result_of(runs, command), out)
+
+
+def join(paths: Sequence[Path], *, out: Path, command: str = "") -> dict[str, Any]:
+    """Write `out`, and the figure beside it, from result files of comparisons that were made apart, and return the content of `out`.
+
+    Raises:
+        ConfigError, HistoryError: as `joined`.
+    """
+    return _written(joined(paths, command), out)
+
+
+def _written(result: dict[str, Any], out: Path) -> dict[str, Any]:
     write_result(result, out)
     write_plot(result, out.with_suffix(".svg"))
     return result

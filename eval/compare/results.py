@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from envsched_gnn.config import flatten, to_table
 from envsched_gnn.eval.compare.figures import Figures, figures_of, read
-from envsched_gnn.eval.compare.runs import SEEDS, Planned
+from envsched_gnn.eval.compare.runs import SEEDS, Planned, Where
 from envsched_gnn.eval.headline.statistics import Interval, bootstrap, median_over_seeds, paired_difference, share_of_way, shares_by_seed
 from envsched_gnn.files import without_nan, write_atomic
 from envsched_gnn.train.folder import commit
@@ -44,19 +44,24 @@ def result_of(runs: Sequence[Planned], command: str) -> dict[str, Any]:
     """
     records = {(run.entry.name, run.seed): read(run.folder, run.entry.name, run.seed) for run in runs}
     rows = [figures_of(record, records["uniform", seed]) for (_, seed), record in records.items()]
+    return result_from(rows, command, runs[0].where, _common(runs))
+
+
+def result_from(rows: Sequence[Figures], command: str, where: Where, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same from the figures of the runs."""
     result = {
         "command": command,
         "commit": commit(),
         "date": datetime.date.today().isoformat(),
-        "in": runs[0].where,
-        "settings": _common(runs),
-        "seeds": sorted({run.seed for run in runs}),
+        "in": where,
+        "settings": dict(settings),
+        "seeds": sorted({row.seed for row in rows}),
         "summary": summary_of(rows),
-        "rows": [_plain(row) for row in rows],
+        "rows": [plain(row) for row in rows],
         "notes": notes_of(rows),
     }
-    plain: dict[str, Any] = without_nan(result)
-    return plain
+    finite: dict[str, Any] = without_nan(result)
+    return finite
 
 
 def write_result(result: dict[str, Any], path: Path) -> None:
@@ -112,7 +117,8 @@ def _ends(found: Interval) -> dict[str, Any]:
     return {"value": found.value, "low": found.low, "high": found.high, "seeds": found.seeds}
 
 
-def _plain(row: Figures) -> dict[str, Any]:
+def plain(row: Figures) -> dict[str, Any]:
+    """A row as the result file holds it, NaN and infinity not yet None."""
     values = {field.name: getattr(row, field.name) for field in fields(row)}
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 

@@ -101,6 +101,12 @@ def test_a_comparison_from_end_to_end(tmp_path):
     other = CliRunner().invoke(app, [*command, "-s", "simulate.drift=0.5"])
     assert (other.exit_code, other.stdout) == (1, "")
     assert "simulate.drift = 0.01 there and 0.5 now" in other.stderr
+    part = str(tmp_path / "out" / "compare_tiny.json")
+    joined = CliRunner().invoke(app, ["compare", "--join", part, "--join", part, "-o", str(tmp_path / "joined.json"), "--json"])
+    assert joined.exit_code == 0, joined.output
+    assert json.loads(joined.stdout)["summary"] == written["summary"]
+    for wrong in (["--join", part], ["--join", part, "-o", part, "--policies", "paper"]):
+        assert CliRunner().invoke(app, ["compare", *wrong]).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,22 @@ from envsched_gnn.cli.main import app
 ROOT = Path(__file__).parent.parent.parent
 SURFACE = {
     "compare": {
-        *("-c", "--config", "--in", "--policies", "--seeds", "--processes", "--folder", "-o", "--out", "-s", "--set", "--list", "--json"),
+        *(
+            "-c",
+            "--config",
+            "--in",
+            "--policies",
+            "--seeds",
+            "--processes",
+            "--folder",
+            "-o",
+            "--out",
+            "-s",
+            "--set",
+            "--list",
+            "--join",
+            "--json",
+        ),
     },
     "diagnose": {"LEDGER", "--pool", "--graph", "--permutations", "--seed", "-s", "--set", "-o", "--out", "--json"},
     "doctor": {"-c", "--config", "--memory-gb", "--devices", "-s", "--set", "--json"},

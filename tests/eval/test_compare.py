@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from envsched_gnn.errors import ConfigError, HistoryError
+from envsched_gnn.eval.compare.compare import join
 from envsched_gnn.eval.compare.figures import Figures, Record, figures_of, read
+from envsched_gnn.eval.compare.join import joined
 from envsched_gnn.eval.compare.play import Run
 from envsched_gnn.eval.compare.plot import write_plot
-from envsched_gnn.eval.compare.results import FLAT, LONE, NO_ORACLE, notes_of, result_of, summary_of
+from envsched_gnn.eval.compare.results import FLAT, LONE, NO_ORACLE, notes_of, result_of, summary_of, write_result
 from envsched_gnn.eval.compare.runs import Planned, describe, described, make, make_all, planned
 from envsched_gnn.eval.compare.variants import VARIANTS, entries_of, entry_of, seeds_of
 from envsched_gnn.eval.compare.words import HEAD, cells
@@ -257,6 +261,50 @@ def test_the_result_has_a_row_a_policy_and_seed(folder: Path, tmp_path: Path) ->
     assert next(row["informative"]["value"] for row in result["summary"] if row["policy"] == "oracle") == 1.0
     for name, start in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
         assert write_plot(result, tmp_path / name).read_bytes().startswith(start)
+
+
+def test_results_made_apart_are_joined(folder: Path, tmp_path: Path) -> None:
+    """Seed 0 of two policies, then seed 1 of both and another policy of seed 0: as if all had been made at once."""
+    paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    parts = [runs_of(folder, "uniform,mopps"), runs_of(folder, "uniform,mopps", "1"), runs_of(folder, "uniform,dps")]
+    whole = result_of(made([*parts[0], *parts[1], parts[2][1]]), "all")
+    for path, runs, command in zip(paths, parts, ("first", "second", "third"), strict=True):
+        write_result(result_of(runs, command), path)
+    found = join(paths[:2], out=tmp_path / "ab.json")
+    found = join([tmp_path / "ab.json", paths[2]], out=tmp_path / "abc.json", command="envsched compare --join ...")
+    assert json.loads((tmp_path / "abc.json").read_text()) == found
+    assert (tmp_path / "abc.svg").is_file()
+    for name in ("seeds", "summary", "rows", "settings", "notes"):
+        assert found[name] == whole[name], name
+    assert {part["command"]: part["runs"] for part in found["parts"]} == {
+        "first": {"mopps": [0]},
+        "second": {"uniform": [1], "mopps": [1]},
+        "third": {"uniform": [0], "dps": [0]},
+    }
+
+
+def test_results_that_cannot_stand_in_one_table_are_not_joined(folder: Path, tmp_path: Path) -> None:
+    def changed(name: str, change: Callable[[dict[str, Any]], object]) -> Path:
+        result = result_of(made(runs_of(folder, "uniform,mopps")), "x")
+        change(result)
+        write_result(result, tmp_path / name)
+        return tmp_path / name
+
+    plain = changed("plain.json", lambda result: None)
+    slower = changed("slower.json", lambda result: result["rows"][0].update(seconds_a_step=9.0))
+    assert joined([plain, slower], "x")["rows"][0]["seconds_a_step"] == 9.0
+    for path, said in (
+        (changed("other.json", lambda result: result["settings"].update({"run.steps": 4})), r"run\.steps = 3 and 4"),
+        (changed("where.json", lambda result: result.update({"in": "run"})), "--in = 'simulate' and 'run'"),
+        (changed("uniform.json", lambda result: result["rows"][0].update(area=0.5)), "uniform of seed 0 is another run"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            joined([plain, path], "x")
+    changed("bare.json", lambda result: result["rows"][1].pop("curve"))
+    (tmp_path / "text.json").write_text("{")
+    for name in ("bare.json", "text.json", "absent.json"):
+        with pytest.raises(HistoryError, match=rf"{name}: cannot be read .*expected rows, settings"):
+            joined([plain, tmp_path / name], "x")
 
 
 def test_a_damaged_run_is_named(tmp_path: Path, folder: Path) -> None:

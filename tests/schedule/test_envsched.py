@@ -83,7 +83,7 @@ def test_a_preset_has_its_threshold_unless_one_is_given(graph):
 
 
 def test_of_embeddings_the_threshold_starts_at_their_mean_similarity():
-    """Three tasks, two of one record, at a right angle to the third's: the mean vector is (2/3, 1/3), m = 5/9, and 5/9 + .9 x 4/9 = 43/45."""
+    """Three tasks, two of one record at a right angle to the third's: mean vector (2/3, 1/3), m = 5/9, and 5/9 + .9 x 4/9 = 43/45."""
     graph = assemble_graph(
         env_ids=["a", "b"],
         env_index=torch.tensor([0, 1, 1]),
