@@ -47,7 +47,7 @@ from envsched_gnn.train.pocket.engine import PocketEngine
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "headline"
 POOLS = ("main", "control", "unclustered")
 FOUR: tuple[Arm, ...] = ("uniform", "paper", "default", "oracle")
-"""The arms of every pool; the others are run on the main pool alone."""
+"""The arms of every pool; the others are run on the main pool alone, those of FURTHER on the pools that are named with them."""
 MANY, FEW = 10, 5
 """Seeds of these four on the main pool, and of everything else (the experiment's protocol)."""
 FINAL = (1000, 4)
@@ -185,7 +185,8 @@ def planned(pools: Sequence[str], arms: Sequence[str], seeds: Sequence[int] | No
     runs = []
     for pool in pools:
         four = [arm for arm in FOUR if arm in arms]
-        rest = [arm for arm in (*ARMS, *FURTHER) if arm in arms and arm not in FOUR] if pool == "main" else []
+        others: Sequence[Arm] = (*ARMS, *FURTHER) if pool == "main" else FURTHER
+        rest = [arm for arm in others if arm in arms and arm not in FOUR]
         for some, count in ((four, MANY if pool == "main" else FEW), (rest, FEW)):
             runs += [(pool, arm, seed) for seed in (range(count) if seeds is None else seeds) for arm in some]
     return runs

@@ -186,6 +186,7 @@ def test_the_plan_is_balanced_by_seed() -> None:
     assert sum(pool == "control" for pool, _, _ in plan) == 4 * 5
     assert plan.index(("main", "oracle", 9)) < plan.index(("main", "dapo", 0))
     assert runs.planned(["main"], ["uniform", "dapo"], [3]) == [("main", "uniform", 3), ("main", "dapo", 3)]
+    assert runs.planned(["control"], ["dapo", "learned"], [3]) == [("control", "learned", 3)]
 
 
 def test_a_run_keeps_its_settings(tmp_path: Path) -> None:
