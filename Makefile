@@ -56,7 +56,7 @@ test-vllm: $(VLLM_VENV)/.ready
 # On a machine with a GPU, in a few minutes: the tests that need one, and its rows of the speed table. make TORCH=torch test-cuda
 test-cuda: setup
 	$(BIN)/python -m pytest -m cuda
-	$(BIN)/python -m envsched_gnn.eval.speed --sizes 2550,1000000 --peers "" --threads 1 --out eval/results/speed_cuda.json
+	$(BIN)/python -m envsched_gnn.eval.speed --sizes 2550,1000000 --devices cuda --peers "" --threads 1 --out eval/results/speed_cuda.json
 
 lint: setup
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ RANK_SCALE = 2.0**32
 
 def segment_sum(values: Float[Tensor, "... L"], index: Int[Tensor, " L"], size: int) -> Float[Tensor, "... size"]:
     """`out[..., s] = sum of values[..., l] over l with index[l] == s`; deterministic on every device."""
-    if values.is_cuda:
+    if not values.is_cpu:
         return _segment_sum_sorted(values, index, size)
     out = values.new_zeros((*values.shape[:-1], size))
     return out.scatter_add_(-1, index.expand(values.shape), values)
@@ -51,7 +51,7 @@ def ascending_row_sum(values: Float[Tensor, "L columns"], index: Int[Tensor, " L
 def percentile_rank(x: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     """`pr = (average rank - 0.5) / N` of round(x * 2^32); ties share their average rank (paper; integers ours)."""
     key = (x * RANK_SCALE).round_().to(torch.int64)
-    if not x.is_cuda:
+    if x.is_cpu:
         return torch.from_numpy(_percentile_rank_packed(key.numpy()))
     n = key.numel()
     ordered, order = torch.sort(key)
@@ -83,7 +83,7 @@ def _percentile_rank_packed(key: np.ndarray) -> np.ndarray:
 
 def sort(x: Num[Tensor, "*batch N"]) -> Num[Tensor, "*batch N"]:
     """Values in ascending order along the last dimension."""
-    return torch.sort(x).values if x.is_cuda else torch.from_numpy(np.sort(x.numpy()))
+    return torch.from_numpy(np.sort(x.numpy())) if x.is_cpu else torch.sort(x).values
 
 
 def quantile_map(ordered: Float[Tensor, " N"], p: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -104,7 +104,7 @@ def weighted_gather(
     rows, k = slot_index.shape
     if table.shape[0] == 0 or k == 0:
         return table.new_zeros((rows, table.shape[1]))
-    if table.is_cuda:
+    if not table.is_cpu:
         return torch.nn.functional.embedding_bag(slot_index, table, per_sample_weights=weight.to(table.dtype), mode="sum")
     pointer = np.arange(0, rows * k + 1, k, dtype=np.int32 if rows * k < 2**31 else np.int64)
     data, columns = weight.to(torch.float64).flatten().numpy(), slot_index.flatten().numpy()

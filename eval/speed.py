@@ -144,9 +144,8 @@ def graph_of(number: int, folder: Path) -> tuple[Path, dict[str, Any]]:
     return path, built
 
 
-def of_predictors(sizes: list[int], threads: list[int], rounds: int, graphs: Path) -> Iterator[dict[str, Any]]:
+def of_predictors(sizes: list[int], devices: list[str], threads: list[int], rounds: int, graphs: Path) -> Iterator[dict[str, Any]]:
     """A row for every size, device, number of threads and predictor."""
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for number, size in enumerate(SIZES):
         if size.tasks not in sizes:
             continue
@@ -191,6 +190,7 @@ def main() -> None:
         "--peers", default=",".join(map(str, peers.POOLS)), help="sizes at which every policy is timed, with the last of --threads"
     )
     parser.add_argument("--policies", default=",".join(PEERS))
+    parser.add_argument("--devices", default="cpu,cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("eval/results/speed.json"))
@@ -222,7 +222,7 @@ def run(arguments: argparse.Namespace) -> None:
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "peers": []}
     with tempfile.TemporaryDirectory() as temporary:
         graphs = arguments.graphs or Path(temporary)
-        for row in of_predictors(sizes, threads, arguments.rounds, graphs):
+        for row in of_predictors(sizes, arguments.devices.split(","), threads, arguments.rounds, graphs):
             found["rows"].append(row)
             write(found, arguments.out)
         for row in of_peers(of_peer_sizes, [name for name in arguments.policies.split(",") if name], threads[-1], Path(temporary)):

@@ -39,7 +39,7 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.network = Propagation()
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+        self.optimizer = _optimizer_of(self.network)
         self.memory = Memory(within_k + cross_k, capacity=capacity)
         self.precision = torch.eye(self.network.head.in_features)
         """Of the belief about the last layer's weights for p: `1 + sum_i p_i (1 - p_i) phi_i phi_i^T` over what is remembered (Laplace)."""
@@ -108,10 +108,11 @@ class Learner:
         """Move everything, where it is not there yet."""
         if self.precision.device == device:
             return
-        self.network.to(device)
+        state = self.optimizer.state_dict()
+        self.optimizer = _optimizer_of(self.network.to(device))  # on some devices a move makes new parameters
+        self.optimizer.load_state_dict(state)
         self.memory.to(device)
         self.precision, self._root = self.precision.to(device), self._root.to(device)
-        self.optimizer.load_state_dict(self.optimizer.state_dict())  # it moves its own state to where the weights are
 
     def weights(self) -> dict[str, Any]:
         """What has been learned, without what it was learned from; on the CPU."""
@@ -140,6 +141,10 @@ class Learner:
         self.optimizer.load_state_dict(_on_cpu(state["optimizer"]))
         self.memory.load_state_dict(state["memory"])
         self.fresh, self.updates = int(state["fresh"]), int(state["updates"])
+
+
+def _optimizer_of(network: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Fixtures for all tests: devices, shared data, and run-time checks of tensor shapes."""
 
 import contextlib
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -44,7 +45,15 @@ def data_dir() -> Path:
     return folder
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+FAR = bool(os.environ.get("ENVSCHED_FAR"))
+"""Whether there is a second device on the CPU, see `tests/far_device.py`; what registers it does so for the whole process."""
+if FAR:
+    importlib.import_module("tests.far_device")
+
+
+@pytest.fixture(
+    params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda), *([pytest.param("far", marks=pytest.mark.far)] if FAR else [])]
+)
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every device there is."""
     if request.param == "cuda" and not torch.cuda.is_available():

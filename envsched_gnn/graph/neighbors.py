@@ -70,7 +70,7 @@ class Neighbors:
         self._excepted = torch.empty(0, dtype=torch.int64, device=device)
         self._excepted_slot, self._excepted_similarity = _empty(0, self._k_cross, device)
         # On the CPU a float32 product is only a filter, and half the work; a GPU's may run in TF32, so there it is float64.
-        self._filter_vectors = store.cross_vectors if store.cross_vectors.is_cuda else store.cross_vectors.float()
+        self._filter_vectors = store.cross_vectors.float() if store.cross_vectors.is_cpu else store.cross_vectors
         self._lists: dict[str, NeighborLists] = {}
 
     def to(self, device: torch.device | str) -> Neighbors:

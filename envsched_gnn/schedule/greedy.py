@@ -269,6 +269,6 @@ def top_rows(
 
 def _largest(values: Int[Tensor, " n"], k: int) -> int:
     """The k-th largest value; on the CPU by numpy's partition, which is several times faster than topk."""
-    if values.is_cuda:
+    if not values.is_cpu:
         return int(torch.topk(values, k).values[-1])
     return int(np.partition(values.numpy(), len(values) - k)[len(values) - k])
