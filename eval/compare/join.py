@@ -86,8 +86,8 @@ def _alike(row: Figures) -> str:
 
 def _part_of(result: Mapping[str, Any], row: Figures) -> dict[str, Any]:
     """Where a row was made: the part of a joined result that it is from, else the result itself."""
-    inside = (part for part in result["parts"] if row.seed in part["runs"].get(row.policy, ()))
-    return {name: next(inside, result)[name] for name in PART}
+    part = next((part for part in result["parts"] if row.seed in part["runs"].get(row.policy, ())), result)
+    return {name: part[name] for name in PART}
 
 
 def _parts(rows: Iterable[tuple[Figures, dict[str, Any]]]) -> list[dict[str, Any]]:

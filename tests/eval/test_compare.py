@@ -269,7 +269,7 @@ def test_results_made_apart_are_joined(folder: Path, tmp_path: Path) -> None:
     parts = [runs_of(folder, "uniform,mopps"), runs_of(folder, "uniform,mopps", "1"), runs_of(folder, "uniform,dps")]
     whole = result_of(made([*parts[0], *parts[1], parts[2][1]]), "all")
     for path, runs, command in zip(paths, parts, ("first", "second", "third"), strict=True):
-        write_result(result_of(runs, command), path)
+        write_result(result_of(runs, command) | {"commit": f"of the {command}", "date": f"day of the {command}"}, path)
     found = join(paths[:2], out=tmp_path / "ab.json")
     found = join([tmp_path / "ab.json", paths[2]], out=tmp_path / "abc.json", command="envsched compare --join ...")
     assert json.loads((tmp_path / "abc.json").read_text()) == found
@@ -281,6 +281,7 @@ def test_results_made_apart_are_joined(folder: Path, tmp_path: Path) -> None:
         "second": {"uniform": [1], "mopps": [1]},
         "third": {"uniform": [0], "dps": [0]},
     }
+    assert all((part["commit"], part["date"]) == (f"of the {part['command']}", f"day of the {part['command']}") for part in found["parts"])
 
 
 def test_results_that_cannot_stand_in_one_table_are_not_joined(folder: Path, tmp_path: Path) -> None:
