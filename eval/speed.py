@@ -210,6 +210,8 @@ def main() -> None:
     elif arguments.peer:
         name, path = arguments.peer
         print(json.dumps(peers.measure(name, load_graph(path), PEER_ROUNDS)))
+    elif "cuda" in arguments.devices.split(",") and not torch.cuda.is_available():
+        parser.error("--devices cuda: there is no GPU that torch can use here. Leave it out, or install a torch build for CUDA.")
     else:
         run(arguments)
 

@@ -3,7 +3,7 @@
 Knows: what a GPU refuses: operations on tensors of two devices, a view as a numpy array.
 Does not know: anything of a GPU's speed, rounding, order of sums or memory.
 
-Importing this module registers the device in the whole process, so only `ENVSCHED_FAR=1 pytest` does (`tests/test_far.py`).
+Importing this module registers the device in the whole process, so only `ENVSCHED_FAR=1 pytest` does (`tests/test_devices.py`).
 """
 
 from __future__ import annotations

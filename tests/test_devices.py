@@ -25,10 +25,8 @@ GRAPH = graph_of([k % 7 for k in range(70)], seed=1)
 
 
 def scheduler_of(preset: str, predictor: str, acquisition: str, device: torch.device) -> EnvSched:
-    select = SelectConfig(batch_size=10, acquisition=acquisition)
-    return EnvSched(None, GRAPH, select=select, predict=PredictConfig(preset=preset, predictor=predictor), predictor=predictor_of).to(
-        device
-    )
+    select, predict = SelectConfig(batch_size=10, acquisition=acquisition), PredictConfig(preset=preset, predictor=predictor)
+    return EnvSched(None, GRAPH, select=select, predict=predict, predictor=predictor_of).to(device)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +79,11 @@ def reread(state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(os.environ.get("ENVSCHED_FAR")), reason="is what runs it")
 def test_a_second_device() -> None:
     """All tests of the fixture, in a process of their own: the device is registered for a whole process."""
     command = [sys.executable, "-m", "pytest", "-m", "far", "-p", "no:cacheprovider", *(str(TESTS / name) for name in FOLDERS)]
-    done = subprocess.run(command, env=os.environ | {"ENVSCHED_FAR": "1"}, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"ENVSCHED_FAR": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -38,25 +38,28 @@ def joined(paths: Sequence[Path], command: str) -> dict[str, Any]:
     rows: dict[tuple[str, int], tuple[Figures, dict[str, Any]]] = {}
     for path, result in zip(paths, results, strict=True):
         _check_settings(first, result, f"{paths[0]} and {path}")
-        for row in map(_figures, result["rows"]):
+        for row, part in result["rows"]:
             known = rows.get((row.policy, row.seed))
             if known and row.policy == "uniform" and _alike(known[0]) != _alike(row):
                 raise ConfigError(
                     f"{path}: uniform of seed {row.seed} is another run than in a file before it, so this seed's runs cannot be paired. "
                     "Make all of a seed on one machine, with one version; leave the seed out of one of the files."
                 )
-            rows[row.policy, row.seed] = (row, _part_of(result, row))
+            rows[row.policy, row.seed] = (row, part)
     result = result_from([row for row, _ in rows.values()], command, first["in"], first["settings"])
     return result | {"parts": _parts(rows.values())}
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """`in`, `settings`, and `rows`: the figures of each with the part that it is from."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for row in result["rows"]:
-            _figures(row)
-        return {name: result[name] for name in (*PART, "in", "settings", "rows")} | {"parts": result.get("parts", [])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        rows = [(row, _part_of(result, row)) for row in map(_figures, result["rows"])]
+        lone = sorted({row.seed for row, _ in rows} - {row.seed for row, _ in rows if row.policy == "uniform"})
+        if lone or not rows:
+            raise ValueError(f"no uniform run of seed {lone[0]}" if lone else "no rows")
+        return {"in": str(result["in"]), "settings": dict(result["settings"]), "rows": rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HistoryError(message(str(path), f"cannot be read ({error})", "rows, settings and command of a comparison", CURE)) from None
 
 
@@ -86,7 +89,7 @@ def _alike(row: Figures) -> str:
 
 def _part_of(result: Mapping[str, Any], row: Figures) -> dict[str, Any]:
     """Where a row was made: the part of a joined result that it is from, else the result itself."""
-    part = next((part for part in result["parts"] if row.seed in part["runs"].get(row.policy, ())), result)
+    part = next((part for part in result.get("parts", ()) if row.seed in part["runs"].get(row.policy, ())), result)
     return {name: part[name] for name in PART}
 
 

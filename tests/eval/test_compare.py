@@ -302,8 +302,23 @@ def test_results_that_cannot_stand_in_one_table_are_not_joined(folder: Path, tmp
         with pytest.raises(ConfigError, match=said):
             joined([plain, path], "x")
     changed("bare.json", lambda result: result["rows"][1].pop("curve"))
-    (tmp_path / "text.json").write_text("{")
-    for name in ("bare.json", "text.json", "absent.json"):
+    changed("lone.json", lambda result: result["rows"].pop(0))
+    changed("empty.json", lambda result: result["rows"].clear())
+    changed("parts.json", lambda result: result.update(parts=[{}]))
+    changed("settings.json", lambda result: result.update(settings=3))
+    for name, text in (("text.json", "{"), ("list.json", "[]"), ("rows.json", '{"rows": [1]}')):
+        (tmp_path / name).write_text(text)
+    for name in (
+        "bare.json",
+        "lone.json",
+        "empty.json",
+        "parts.json",
+        "settings.json",
+        "text.json",
+        "list.json",
+        "rows.json",
+        "absent.json",
+    ):
         with pytest.raises(HistoryError, match=rf"{name}: cannot be read .*expected rows, settings"):
             joined([plain, tmp_path / name], "x")
 
